@@ -34,7 +34,7 @@ from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._base import with_handles
 from cpprb_like.samplers._rows import AllRows, Rows
 from cpprb_like.samplers._ruled import Ruled, RuledRows
-from cpprb_like.samplers._rules import Rules
+from cpprb_like.samplers._rules import Choice, Rules
 from cpprb_like.samplers._shares import SharedRows
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
@@ -504,7 +504,9 @@ class Opened:
             extra = with_handles(sampler, ring, slots, extra)
         return slots, extra
 
-    def draw_shaped(self, rules: Rules, n: int, options: SampleOptions) -> tuple[Slots, Extra]:
+    def draw_shaped(
+        self, rules: Rules, n: int, options: SampleOptions, choice: Choice
+    ) -> tuple[Slots, Extra]:
         """``draw`` where rules draw groups, or count draws; in their turn."""
         if rules.counts:
             options = options.but(replace=False)
@@ -514,7 +516,8 @@ class Opened:
             extra = {name: np.repeat(one, rules.group_size, 0) for name, one in extra.items()}
             if "indexes" in extra:
                 extra["indexes"] = self._indexes(slots)
-        rules.chosen = slots
+        choice.rows, choice.names_of = slots, partial(handles, self.ring)
+        choice.names = choice.names_of(slots)
         return slots, extra
 
     def _indexes(self, slots: Slots) -> NDArray[np.int64]:

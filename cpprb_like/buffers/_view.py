@@ -28,6 +28,7 @@ from cpprb_like.buffers._source import (
     order_generator,
 )
 from cpprb_like.samplers import Extra, Slots
+from cpprb_like.samplers._rules import Choice
 from cpprb_like.views._layer import Layer, check_layers
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class View(Source):
         self.buffer: Any = buffer  # Any: with all methods of its class
         self.layers = tuple(layers)
         self.draws = 0
+        # State of the rules that was restored, for the ring that is there then; and ``draws``.
+        self._restored: tuple[dict[str, Any], int] = {}, 0
         check_layers(self.layers)
         self._whole = self._OPENED(buffer, self.layers).plan(None)
 
@@ -104,7 +107,15 @@ class View(Source):
         """The plan that reads batches of all columns."""
         if self._whole.now.ring is not self.buffer.ring:  # the buffer was initialised again
             self._whole = self._OPENED(self.buffer, self.layers).plan(None)
+            self._restore_rules()
         return self._whole
+
+    def _restore_rules(self) -> None:
+        """Give the rules the state that was restored, unless a batch was drawn since."""
+        state, draws = self._restored
+        rules = self._whole.now.rules
+        if rules is not None and draws == self.draws:
+            rules.restore(state)
 
     # ------------------------------------------------------------------ sampling
 
@@ -141,10 +152,15 @@ class View(Source):
             draw = partial(now.draw, n, options)
             batch = self._draw(plan, draw, n, arrays, options.indexes)
         else:
+            choice = Choice()
+            draw = partial(now.draw_shaped, rules, n, options, choice)
             with rules.turn:
-                draw = partial(now.draw_shaped, rules, n, options)
-                batch = self._draw(plan, draw, n, arrays, options.indexes)
-                rules.drawn()
+                rules.begin_draw(choice)
+                try:
+                    batch = self._draw(plan, draw, n, arrays, options.indexes)
+                    rules.drawn(choice)
+                finally:
+                    rules.end_draw()
         if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
@@ -346,9 +362,8 @@ class View(Source):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["buffer"], state["layers"])  # type: ignore[misc]
         self.draws = as_int("draws", state["draws"], 0)
-        rules = self._now.rules
-        if rules is not None:
-            rules.restore(state.get("rules", {}))
+        self._restored = state.get("rules", {}), self.draws
+        self._restore_rules()
 
     def __repr__(self) -> str:
         layers = ", ".join(map(repr, self.layers))

@@ -370,7 +370,6 @@ class RuledTogether(RuledRows):
     def corrected(self, rows: MassesTogether, slots: RowNumbers, weights: Floats) -> Floats:
         """See ``Rows.corrected``."""
         assert rows.weights is not None
-        self._starved = None
         return weights if rows.cuts_only else without_masses(rows.weights.get(slots), weights)
 
 

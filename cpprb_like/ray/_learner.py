@@ -348,10 +348,10 @@ class ClusterView(ModelledSource):
         self.buffer, self.layers, self.sampler = learner, layers, learner.sampler
         self._model = learner._model.view(*layers)
         rules = self._model._now.rules
-        if rules is not None and rules.shape_draws:
+        if rules is not None and not all(rule.by_host for *_, rule in rules.parts):
             raise TypeError(
-                "view: rules that draw groups, shares or each row so many times are not for a "
-                f"cluster, whose hosts draw apart; got {layers}"
+                "view: Groups, Share, AtMost, and Newest with half_life or a function are not for "
+                f"a cluster, whose hosts draw apart; got {layers}"
             )
         self._view = learner._open_view(self._model, layers)
 

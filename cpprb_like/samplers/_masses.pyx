@@ -118,10 +118,21 @@ cdef class Masses(TreeDraws):
         self.c_take_out(slot)
         return False
 
+    @property
+    def cuts_only(self):
+        """Whether each mass is 0 or 1."""
+        return self.n_others == 0
+
+    cdef void c_put_mass(self, intp_t slot, float64_t mass) noexcept nogil:
+        """Set the mass of a slot: its leaf follows."""
+        cdef float64_t old = self.masses[slot]
+        self.n_others += (mass != 0.0 and mass != 1.0) - (old != 0.0 and old != 1.0)
+        self.masses[slot] = mass
+
     cdef void c_take_out(self, intp_t slot) noexcept nogil:
         """Set the mass of a slot to 0."""
         if self.masses[slot] != 0.0:
-            self.masses[slot] = 0.0
+            self.c_put_mass(slot, 0.0)
             self.c_set_leaf(slot)
             self.tree.c_sum_above(slot, slot)
 
@@ -143,11 +154,10 @@ cdef class Masses(TreeDraws):
         self.c_sync_weights()
         if moment is not None and moment[5]:
             self.masses[:] = 0.0
-            self.cuts_only = True
+            self.n_others = 0
             self.tree.c_clear_first(self.tree.capacity)
         for k in range(n):
-            self.masses[values[k]] = given[k]
-            self.cuts_only = self.cuts_only and (given[k] == 0.0 or given[k] == 1.0)
+            self.c_put_mass(values[k], given[k])
             self.c_set_leaf(values[k])
         if n:
             self.tree.c_set(values, NULL, n)

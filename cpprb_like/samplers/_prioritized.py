@@ -446,10 +446,12 @@ class ByPriority(PrioritySampler):
         if starts.is_exact(rows) and (replace or rows.count(n) == n):
             slots, _, weights, _, _ = rows.draw(n, rng, replace, self.stratified, False)
             return slots, weights
+        if rows is not self.rows and not rows.total:
+            starts.refuse(None if replace else n)
         slots, weights = np.empty(0, np.intp), np.empty(0)
         passed: Slots | None = None  # rows that further draws leave out
         tried = 0
-        tries = n if rows is self.rows or rows.total else 0
+        tries = n
         pay = max(TRIES, int(TRIES_PER_ROW * rows.ring.stored / max(n, 1)))
         while len(slots) < n and tries > 0:
             if passed is not None:

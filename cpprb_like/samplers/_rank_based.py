@@ -9,6 +9,7 @@ priorities is derived. Not here: how both follow the ring (``_row_weights``), an
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -46,6 +47,10 @@ NONE = 0xFFFF  # the group of a slot without a rank
 SAVED = ("bottoms", "ordered", "changes", "pending")  # of ``Ranks``
 NOT_SAVED = ("_rows", "_kept", "_ranks", "_sums", "_lock", "_hints", "_hinted", "_updating")
 NO_FLOATS, NO_SLOTS = np.empty(0), np.empty(0, np.intp)
+
+
+class Update:
+    """A call that sets priorities."""
 
 
 class Ranks:
@@ -173,7 +178,8 @@ class RankBased(ByPriority):
         self._ranks: Ranks | None = None  # None during a change, and after one that was interrupted
         self._hints: deque[Slots] = deque()  # slots whose priorities may have changed
         self._hinted = 0  # slots of these since they were merged, roughly
-        self._updating: dict[int, Slots] = {}  # slots of updates that are not hinted after yet
+        # The last calls that set priorities: those that run may not have hinted after it yet.
+        self._updating: deque[weakref.ref[Update]] = deque(maxlen=64)
         self._sums = NO_FLOATS, NO_FLOATS  # see ``sums_of``
         self._lock = threading.RLock()  # of the ranks
         watch(self._lock, INNERMOST)
@@ -397,13 +403,11 @@ class RankBased(ByPriority):
         values = read_priorities(priorities)
         given = read_indexes(indexes, len(values))
         hint, _ = find_rows(self.kept.ring, given)
-        self._updating[id(hint)] = hint
-        try:
-            self._hint(hint)
-            self.kept.update(given, values, self._weigh(values), self.check_for_update)
-            self._hint(hint)
-        finally:
-            del self._updating[id(hint)]
+        update = Update()
+        self._updating.append(weakref.ref(update))
+        self._hint(hint)
+        self.kept.update(given, values, self._weigh(values), self.check_for_update)
+        self._hint(hint)
 
     def _hint(self, slots: Slots) -> None:
         """Have slots looked at: before a change, as it may be interrupted, and after it.
@@ -442,7 +446,8 @@ class RankBased(ByPriority):
         super().check_rows(ring, slots)
         check_weights(self.kept, ring.capacity, slots)
         with self._lock:
-            given, is_updated = self.kept.given, bool(self._updating)
+            given = self.kept.given
+            is_updated = any(update() is not None for update in list(self._updating))
             self._follow()
             ranks, kept = self._ranks, self.kept.get(np.arange(ring.capacity))
             if is_updated or self.kept.given != given or ranks is None:

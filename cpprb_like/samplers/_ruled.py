@@ -7,6 +7,7 @@ what says the masses (``_rules``), and conditions on slots (``_where``).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -21,8 +22,8 @@ from cpprb_like.samplers._prioritized import new_sum_tree
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.samplers._rows import AllRows, Rows
 from cpprb_like.samplers._rules import Rules
-from cpprb_like.samplers._starts import distinct_of
 
+COUNTED = 1.0  # seconds for which refused draws do not count rows anew
 TRIES = 64  # most tries for each drawn row, before all rows with a mass are listed
 LEAST = 32  # least rows tried at a time
 FEW = 8  # rows for each one that has a mass, above which these are few
@@ -43,7 +44,10 @@ class RuledRows(Rows):
         self._ring = ring
         self.complete = complete
         self.rules = rules
-        self._starved: float | None = None  # when a draw was refused first, by ``time.monotonic``
+        self._draws = -1  # batches of the view when a draw was refused first,
+        self._starved = math.inf  # and when that was, by ``time.monotonic``
+        self._counted = -math.inf  # when the rows of ``_counts`` were counted
+        self._counts = "none", ""  # how many can be drawn, and how many each rule leaves
         self.value: int | None = None  # the number of the value that all these rows have
 
     @property
@@ -118,11 +122,12 @@ class RuledRows(Rows):
         Raises ``NotEnoughDataError`` if no row has a mass.
         """
         rows, found = self._now(), [np.empty(0, np.intp)]
+        if not rows.total:
+            self.refuse()
         if self.is_exact(rows):
             drawn: Slots = rows.draw(n, rng, True, False, False)[0]
-            self._starved = None
             return drawn
-        missing, tries = n, TRIES * max(n, LEAST) if rows.total else 0
+        missing, tries = n, TRIES * max(n, LEAST)
         # Rows that a window allows are tried first, where each mass is 1; then rows with a mass.
         of_complete = rows.cuts_only and FEW * rows.total > len(self._ring)
         while missing and tries > 0:
@@ -140,7 +145,6 @@ class RuledRows(Rows):
             if not shares.any():
                 self.refuse()
             found.append(rng.choice(every, missing, p=shares / shares.sum()))
-        self._starved = None
         return np.concatenate(found)
 
     def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
@@ -149,10 +153,6 @@ class RuledRows(Rows):
         Raises ``NotEnoughDataError`` if there are fewer rows.
         """
         rows, found = self._now(), np.empty(0, np.intp)
-        if rows.cuts_only:
-            distinct: Slots = distinct_of(self, n, rng)
-            self._starved = None
-            return distinct
         passed = found
         while len(found) < n:
             wanted = rows.count(max(n, 3 * len(passed))) - len(passed)
@@ -161,7 +161,6 @@ class RuledRows(Rows):
             slots = rows.draw(wanted, rng, False, False, False, passed)[0]
             passed = np.concatenate([passed, slots])
             found = np.concatenate([found, slots[self.tell(slots) == 1]])[:n]
-        self._starved = None
         return found
 
     def refuse(self, distinct: int | None = None) -> NoReturn:
@@ -171,18 +170,22 @@ class RuledRows(Rows):
         wanted = "" if distinct is None else f" {distinct} distinct {what}"
         if self.value is not None:
             wanted += f" of {self.rules.share.name_of(self.value)}"
-        slots = self.slots() if len(self._ring) else np.empty(0, np.intp)
-        every = self._every() if len(self._ring) else slots
-        found = f"{len(slots)} groups" if is_grouped else str(len(slots) or "none")
         now = time.monotonic()
-        since = ""
-        if self._starved is None:
-            self._starved = now
-        else:
-            since = f", for {now - self._starved:.1f} seconds now"
+        if self._draws != self.rules.draws:  # a batch was drawn since
+            self._draws, self._starved, self._counted = self.rules.draws, now, -math.inf
+        since = f", for {now - self._starved:.1f} seconds now" if self._starved < now - 0.1 else ""
+        if now > self._counted + COUNTED:  # a look at all rows
+            slots = self.slots() if len(self._ring) else np.empty(0, np.intp)
+            every = self._every() if len(self._ring) else slots
+            found = f"{len(slots)} groups" if is_grouped else str(len(slots) or "none")
+            self._counts = found, self.rules.leave(every, len(slots))
+            self._counted = now
+        elif self._counted < now - 0.1:
+            since += f" (counted {now - self._counted:.1f} s ago)"
+        found, by_rule = self._counts
         raise NotEnoughDataError(
             f"cannot sample{wanted}: the buffer holds {len(self._ring)} rows, of which "
-            f"{found} can be drawn{since}: {self.rules.leave(every, len(slots))}"
+            f"{found} can be drawn{since}: {by_rule}"
         )
 
 
@@ -220,8 +223,7 @@ class Ruled(RuledRows):
                 self._by_value = []
             seen = self._edits(), rules.begun
             if seen != self._seen:
-                masses.forget()
-                self._seen = seen
+                self._forget(masses, seen)
             # What other rings changed comes first: it is about the rows before those that are new.
             for rows, found in rules.waiting(self._number):
                 masses.put(rows >> rules.bits, found, None)
@@ -233,14 +235,23 @@ class Ruled(RuledRows):
                 rules.until = after << rules.bits | self._number
                 rows = rules.number(slots, self._number)
                 found = rules.take_in(rows, rules.number(lost, self._number))
-                if masses.put(slots, found, moment):  # not after a clear
+                if masses.put(slots, found, moment):
                     self._put_by_value(slots, found, lost, moment)
                     break
+                rules.is_sound = False  # they were told of rows that a clear has removed
+                rules.begin_call()
+                self._forget(masses, (self._edits(), rules.begun))
             for rows, found in rules.changed(self._number):
                 masses.put(rows >> rules.bits, found, None)
                 self._put_by_value(rows >> rules.bits, found, rows[:0], None)
             rules.is_sound = True
             return masses
+
+    def _forget(self, masses: Masses, seen: Any) -> None:
+        """Have all masses computed anew."""
+        masses.forget()
+        self._by_value.clear()
+        self._seen = seen
 
     def _no_masses(self, weights: RowWeights | None) -> Masses:
         return Masses(self._ring, new_sum_tree(self._ring.capacity), weights)
@@ -301,7 +312,6 @@ class Ruled(RuledRows):
     def corrected(self, rows: Masses, slots: Slots, weights: Floats) -> Floats:
         """See ``Rows.corrected``: priorities, and not the masses of rules, which are no bias."""
         assert rows.weights is not None
-        self._starved = None
         rows.weights.drawn = rows.drawn
         return weights if rows.cuts_only else without_masses(rows.weights.get(slots), weights)
 

@@ -8,6 +8,7 @@ as those of an older version. Rows have numbers: their slots, or with several ri
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,19 @@ CHUNK = 1 << 14  # rows whose masses are computed at a time
 MOST_MASS = 1e150  # a sum of weights times masses stays finite
 # Of each rule: its name, a function that reads the fields that it follows, and the rule itself.
 Parts = Sequence[tuple[str, Callable[[Slots], Batch], Any]]
+
+
+class Choice:
+    """The rows that a draw has chosen, and their handles, as ``names_of`` gave them."""
+
+    def __init__(self) -> None:
+        self.rows: Slots = np.empty(0, np.intp)
+        self.names: Any = self.rows
+        self.names_of: Callable[[Slots], Any] = lambda rows: rows
+
+
+def no_choice() -> None:
+    """In place of a reference to a choice."""
 
 
 class Rules:
@@ -59,7 +73,7 @@ class Rules:
         self.has_stats = any(defines(rule, "stats") for *_, rule in parts)
         self.shape_draws = self.counts or self.group is not None
         self.until = 0  # rows from this handle on are told of later
-        self.chosen = np.empty(0, np.intp)  # rows that were drawn last, in the present turn
+        self._choice: Callable[[], Any] = no_choice  # that of the present turn
         self.is_sound = True  # whether no call of the rules was interrupted
         self.begun = 0  # how often the rules have begun anew
         self.lock, self.turn = threading.RLock(), threading.RLock()
@@ -182,14 +196,28 @@ class Rules:
             found: Slots = self.group.members(leaders).ravel()
         return found
 
-    def drawn(self) -> None:
-        """Tell the rules that count draws that a batch has been made of the rows ``chosen``."""
+    def begin_draw(self, choice: Choice) -> None:
+        """Begin a draw; in a turn, whose rows are not counted yet, no other one begins."""
+        if self._choice() is not None:
+            raise RuntimeError("sample: this thread is drawing a batch of this view already")
+        self._choice = weakref.ref(choice)
+
+    def end_draw(self) -> None:
+        """End a draw. After an interrupt it has ended when its choice is gone."""
+        self._choice = no_choice
+
+    def drawn(self, choice: Choice) -> None:
+        """Tell the rules that count draws that a batch has been made of these rows.
+
+        A row that was overwritten since counts no more.
+        """
         if not self.counts:
             return
         with self.lock:
             self.begin_call()
+            there = choice.names_of(choice.rows) == choice.names
             for rule in self._counting:
-                rule.drawn(self.chosen)
+                rule.drawn(choice.rows[there])
             self.is_sound = True
 
     def stats(self) -> dict[str, float]:

@@ -95,6 +95,8 @@ class _Groups(Rule):
     Rows of a group that is complete are linked in a circle, in the order in which they came.
     """
 
+    by_host = False
+
     def __init__(self, key: str, k: int, rows: ViewedRows) -> None:
         self.group_size, self._key, self._ring = k, key, rows.ring
         self._names = np.zeros(rows.numbers, np.int64)  # handle of the row in each slot; 0: none
@@ -139,7 +141,9 @@ class _Groups(Rule):
         places = np.flatnonzero(is_new & (names < self.until))
         if len(places):
             if len(places) > 1:  # an edited row may come twice
-                places = places[np.sort(np.unique(slots[places], return_index=True)[1])]
+                places = places[np.unique(slots[places], return_index=True)[1]]
+                # New rows first, by age, then those with another key: also where all are told of.
+                places = places[np.lexsort((names[places], known[places] == names[places]))]
             known = known[places]
             self._replace(slots[places], names[places], keys[places], slots[places][known > 0])
         return self._leaders[slots] > 0

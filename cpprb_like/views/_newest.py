@@ -274,6 +274,11 @@ class Versions(Rule):
 class AtLeast(Versions):
     """A cut that is given."""
 
+    @property
+    def by_host(self) -> bool:  # type: ignore[override]
+        """A function is for this process alone."""
+        return not callable(self._layer.at_least)
+
     def _target(self) -> Any:
         given: Any = self._layer.at_least
         return as_threshold(given() if callable(given) else given, self._dtype)
@@ -331,6 +336,8 @@ class NewestVersions(Versions):
 
 class Weighed(NewestVersions):
     """Masses by the distance to a reference, which depends on the newest version alone."""
+
+    by_host = False
 
     def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
         self._half_life: Any = layer.half_life

@@ -102,6 +102,7 @@ class ShareOfRows(Rule):
     """The values of the rows of one view. Values with a share have numbers from 0 on."""
 
     has_shares = True
+    by_host = False
 
     def __init__(self, shares: Mapping[str, Shares], numbers: int) -> None:
         ((self._field, given),) = shares.items()

@@ -967,3 +967,22 @@ def test_a_check_between_an_update_and_its_second_hint_finds_nothing() -> None:
     rb.update_priorities([0, 1], [100.0, 1e-3])
     assert calls == [2, 2]
     rb.check()
+
+
+def test_an_update_that_was_interrupted_is_no_update_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A check leaves groups out while one is: it left them out for ever."""
+    sampler = RankBased()
+    rb = PrioritizedReplayBuffer(20, {"x": {"shape": ()}}, sampler=sampler, seed=0)
+    rb.add(x=np.arange(20))
+    rb.sample(1)
+
+    def interrupt(slots: Any) -> None:
+        raise KeyboardInterrupt(slots)
+
+    monkeypatch.setattr(sampler, "_hint", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rb.update_priorities([3], [1.0])
+    assert sampler._updating
+    assert not any(update() is not None for update in sampler._updating)
