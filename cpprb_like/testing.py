@@ -718,6 +718,9 @@ BY_ROW = "the mass of a row follows from its values, unless the rule defines mov
 FOLLOWED = "the masses of rows that were followed are those of a view that is made now"
 RULE_COPIED = "a copy of a view, or a pickled one, has the same masses"
 NEVER = "a row of mass 0 is never drawn"
+TOLD = "moved tells each mass that a draw changed"
+COUNTED = "a copy of a view, or a pickled one, knows what was drawn: state keeps it"
+UNCOUNTED = "a new row has not been drawn, whatever row its slot had before"
 
 
 def check_rule(
@@ -729,7 +732,8 @@ def check_rule(
     """Test that a rule keeps the promises of ``views.Rule``, on random buffers of many kinds.
 
     The buffers are those of ``check_layer``; between draws, values of the fields that the rule
-    follows are updated too.
+    follows are updated too. Rules with ``drawn`` are told of draws, and new rows replace the drawn
+    ones.
 
     Parameters
     ----------
@@ -776,6 +780,7 @@ def check_rule(
             stage.check()
             history.update(view._now.parts[0].follows)
             stage.check()
+            stage.check_counts(history)
 
 
 class _RuleStage:
@@ -802,6 +807,34 @@ class _RuleStage:
             wrong = drawn[~np.isin(drawn, slots[masses > 0])]
             if wrong.size:
                 raise _broken(self.where, NEVER, f"slot {wrong[0]} was drawn")
+
+    def check_counts(self, history: _LayerHistory) -> None:
+        """Check what a rule says of drawn rows, and of new rows in their place, in a copy."""
+        view = cast("View", _copied(self.view, self.where))
+        rules, ring = self._rules(view), view.buffer.ring
+        if not rules.counts or rules.group is not None:
+            return
+        slots = ring.present_slots()
+        masses = self._masses_of(view, slots)
+        for _ in range(16):  # half of the rows that are left
+            if n := np.count_nonzero(masses) // 2:
+                view.sample(int(n))
+                masses = self._masses_of(view, slots)
+        rules.begun += 1  # now ``masses`` is called for all rows
+        self._check_same(masses, view, slots, TOLD)
+        self._check_same(masses, cast("View", _copied(view, self.where)), slots, COUNTED)
+        if ring.n_envs > 1:
+            return
+        later = copy.copy(history)
+        later.rb = view.buffer
+        for _ in range(ring.capacity):  # equal rows, as those of other values may have other masses
+            later.rng = np.random.default_rng(0)
+            later.add(1)
+        slots = ring.present_slots()
+        masses = self._masses_of(view, slots)
+        if masses.any():  # else the draws of other rows of their values may count
+            self._check_same(masses, view.buffer.view(self.make()), slots, UNCOUNTED)
+        self._check_same(masses, cast("View", _copied(view, self.where)), slots, COUNTED)
 
     def _rules(self, view: View) -> Rules:
         rules = view._now.rules

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cpprb_like.testing import check_rule
-from cpprb_like.views import Among, NStep, Rule
+from cpprb_like.views import Among, AtMost, NStep, Rule
 
 
 class ByReward(Rule):
@@ -94,9 +94,49 @@ class Alone(Newer):
         return 0
 
 
-@pytest.mark.parametrize("make", [ByReward, lambda: Among(lambda rows: rows["rew"] > 0, "rew")])
+class BySlot(Newer):
+    """Counts draws by slot, so that a new row inherits them."""
+
+    def __init__(self) -> None:
+        self.counts, self.used = np.zeros(100, int), np.empty(0, np.intp)
+
+    def masses(self, rows: Any, slots: Any) -> Any:
+        del rows
+        return self.counts[slots] < 2
+
+    def drawn(self, slots: Any) -> None:
+        self.counts[slots] += 1
+        self.used = np.append(self.used, slots)
+
+    def moved(self) -> Any:
+        slots, self.used = self.used, self.used[:0]
+        return slots, self.counts[slots] < 2
+
+    def state(self) -> Any:
+        return self.counts.copy()
+
+    def restore(self, state: Any) -> None:
+        self.counts = state.copy()
+
+
+class Forgetful(BySlot):
+    """Counts draws, but not in saves."""
+
+    def state(self) -> None:
+        """Nothing."""
+
+
+class Silent(BySlot):
+    """Counts draws, but does not say which masses they change."""
+
+    moved = Rule.moved
+
+
+@pytest.mark.parametrize(
+    "make", [ByReward, lambda: Among(lambda rows: rows["rew"] > 0, "rew"), lambda: AtMost(2)]
+)
 def test_sound_rules_pass(make: Any) -> None:
-    """One of the package, and the simplest one."""
+    """Those of the package, with and without counts, and the simplest one."""
     check_rule(make)
 
 
@@ -109,6 +149,9 @@ def test_sound_rules_pass(make: Any) -> None:
         (Newer, "those of a view that is made now"),
         (Remembering, "those of a view that is made now"),
         (Alone, "a copy of a view, or a pickled one, has the same masses"),
+        (BySlot, "a new row has not been drawn, whatever row its slot had before"),
+        (Forgetful, "a copy of a view, or a pickled one, knows what was drawn"),
+        (Silent, "moved tells each mass that a draw changed"),
     ],
 )
 def test_a_broken_promise_is_named(make: Any, promise: str) -> None:
