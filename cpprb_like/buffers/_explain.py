@@ -97,12 +97,13 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
         found["end"] = _end(int(ends[0]), int(after))
         found["reads"] = _reads(now, ids, before)
         reasons += _why_not(now, slots, before, after, ended=bool(ends[0] & ENDED))
-    weights, priorities = weights_of(sampler, slots), priorities_of(sampler, slots)
+    leader = now.leaders(slots)
+    weights, priorities = weights_of(sampler, leader), priorities_of(sampler, slots)
     ruled: Any = None if now.rules is None else now.starts
     rules = now.rules  # without shares and groups a row has a probability of its own
     is_shared = rules is not None and (rules.share is not None or rules.group is not None)
     if ruled is not None:
-        found["mass"] = float(ruled.masses(slots)[0])
+        found["mass"] = float(ruled.masses(leader)[0])
     if priorities is not None:
         found["priority"] = float(priorities[0])
     if weights is not None:
@@ -116,7 +117,8 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
         if not is_shared:
             found["probability"] = 0.0 if reasons or not total else chance / total
         if weights[0] == 0 and not reasons:
-            reasons.append("its priority is 0")
+            whose = "its priority" if leader[0] == slots[0] else "the priority of its group"
+            reasons.append(f"{whose} is 0")
     elif sampler._is_uniform and len(ring) and not is_absent and not is_shared:
         among = now.starts.slots()
         total = float(len(among) if ruled is None else ruled.masses(among).sum())

@@ -542,6 +542,14 @@ class Opened:
         drawable: Slots = slots[self.starts.tell(slots) == 1]
         return drawable
 
+    def leaders(self, slots: Slots) -> Slots:
+        """The rows by whose weight and mass rows are drawn: one for a whole group."""
+        if self.rules is None or self.rules.group is None:
+            return slots
+        self.starts.tell(slots[:0])  # the rules are told of all rows
+        leaders = self.rules.group.leaders(slots)
+        return np.where(leaders < 0, slots, leaders)
+
     def has_starts(self) -> bool:
         """Whether any row of the buffer can be drawn by this view."""
         if self.draws_all:

@@ -198,8 +198,8 @@ class View(Source):
             ``episode``, rows of its episode in the buffer; ``step_of_episode``, number of earlier
             rows of the episode; ``end``; ``reads``, the rows that a draw reads, with purpose;
             ``mass``, with ``Among`` or another rule; ``priority``, ``weight`` and ``probability``,
-            if known; ``can_be_drawn``; and ``reasons``. For a lost row only index, ``can_be_drawn``
-            and reason.
+            if known; ``can_be_drawn``; and ``reasons``. Mass and weight of a row of ``Groups`` are
+            those of its group. For a lost row only index, ``can_be_drawn`` and reason.
 
         Raises
         ------

@@ -240,6 +240,7 @@ def test_reasons() -> None:
     view = rb.view(Groups("key", 3))
     rb.add(**rows_of(range(7), [0, 0, 0, 1, 1, 2, 2]))
     assert view.explain(1)["can_be_drawn"]
+    assert [view.explain(row)["mass"] for row in range(7)] == [1, 1, 1, 0, 0, 0, 0]
     assert view.explain(3)["reasons"] == ["Groups leaves it out: its group has 2 of 3 rows so far"]
     rb.update([3], key=[9])
     why = ["Groups leaves it out: a row of its group left, or got another key"]
@@ -251,6 +252,17 @@ def test_reasons() -> None:
     rb.add(**rows_of([9, 10, 11, 12], [1, 1, 1, 1]))
     groups = view.sample(6, replace=False)["x"].reshape(2, 3)
     assert sorted(groups.tolist()) == [[5, 6, 8], [9, 10, 11]]
+
+
+def test_the_weight_of_a_group_is_that_of_its_last_row() -> None:
+    """For ``explain`` too."""
+    rb = ReplayBuffer(8, FIELDS, sampler=Prioritized(eps=0.0), seed=0)
+    rb.add(**rows_of(range(6), [0, 0, 0, 1, 1, 1]))
+    view = rb.view(Groups("key", 3))
+    rb.update_priorities([rb.explain(row)["index"] for row in (1, 5)], [0, 0])
+    assert [view.explain(row)["can_be_drawn"] for row in range(6)] == [True] * 3 + [False] * 3
+    assert view.explain(3)["reasons"] == ["the priority of its group is 0"]
+    assert set(view.sample(30)["x"].tolist()) == {0, 1, 2}
 
 
 def test_a_group_may_come_from_several_actors() -> None:
