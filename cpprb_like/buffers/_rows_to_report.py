@@ -66,19 +66,25 @@ class RowsToReport:
         needed = self.present & ~drawable[self.slots]
         newest = np.arange(len(self)) >= len(self) - ring.lookahead * ring.n_envs
         slots = self.slots[self.present & ~needed]
-        weights = weights_of(self.buffer.sampler, slots)
+        leaders = slots if view is None else view._now.leaders(slots)
+        weights = weights_of(self.buffer.sampler, leaders)
         if weights is not None:
-            slots = slots[weights > 0]
+            slots, leaders = slots[weights > 0], leaders[weights > 0]
         zero = len(self) - int((~self.present).sum()) - int(needed.sum()) - len(slots)
-        outside = 0
+        outside, left_out, rules = 0, 0, ""
         if view is not None and len(slots):
-            outside = len(slots) - int((view._now.starts.tell(slots) == 1).sum())
+            is_start = view._now.complete.tell(slots) == 1
+            outside = len(slots) - int(is_start.sum())
+            left_out = int((is_start & (view._now.starts.tell(leaders) != 1)).sum())
+            if view._now.rules is not None:
+                rules = " and ".join(name for name, *_ in view._now.rules.parts)
         found = {
             "no step, or of a deleted episode": int((~self.present).sum()),
             "waiting for the rest of an n-step return": int((needed & newest).sum()),
             "needed by the rows after": int((needed & ~newest).sum()),
             "priority 0": zero,
             "no start for the layers of the view": outside,
+            f"left out by {rules}": left_out,
         }
         return {reason: n for reason, n in found.items() if n}
 

@@ -23,6 +23,7 @@ from cpprb_like.limiters import MinSize
 from cpprb_like.processes import SharedReplay
 from cpprb_like.report import Description, _facts, describe, describe_saved
 from cpprb_like.samplers import Prioritized
+from cpprb_like.views import AtMost, Groups
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": 3},
@@ -166,9 +167,33 @@ def test_rows_that_are_not_drawn_have_a_reason() -> None:
     assert buffer["not_drawn"] == {"no step, or of a deleted episode": 10, "priority 0": 2}
     (buffer,) = rb.view(Sequences(4)).describe().to_dict()["buffers"]
     assert buffer["layers"][0].startswith("Sequences(")
+    assert buffer["not_drawn"] == {
+        "no step, or of a deleted episode": 10,
+        "priority 0": 2,
+        "no start for the layers of the view": 3,
+    }
     steps = filled(27, Nstep={"size": 3, "rew": "rew", "gamma": 0.5})
     (buffer,) = steps.describe().to_dict()["buffers"]
     assert buffer["not_drawn"] == {"waiting for the rest of an n-step return": 2}
+
+
+def test_rows_that_rules_leave_out_are_not_drawn_for_these() -> None:
+    """By their names; whole groups are drawn."""
+    rb = ReplayBuffer(20, {"x": {"shape": ()}, "key": {"shape": (), "dtype": int}}, seed=0)
+    rb.add(x=range(18), key=np.arange(18) // 4)
+    view = rb.view(AtMost(1), Groups("key", 4))
+    (buffer,) = view.describe().to_dict()["buffers"]
+    assert buffer["not_drawn"] == {"left out by AtMost and Groups": 2}
+    view.sample(8)
+    (buffer,) = view.describe().to_dict()["buffers"]
+    assert buffer["not_drawn"] == {"left out by AtMost and Groups": 10}
+    strides = rb.view(AtMost(1), Sequences(3, stride=3))
+    strides.sample(2)
+    (buffer,) = strides.describe().to_dict()["buffers"]
+    assert buffer["not_drawn"] == {
+        "no start for the layers of the view": 12,
+        "left out by AtMost": 2,
+    }
 
 
 def test_draws_of_rows_are_counted(tmp_path: Path) -> None:
