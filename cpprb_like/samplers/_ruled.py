@@ -99,9 +99,13 @@ class RuledRows(Rows):
         return whole
 
     def stats(self) -> dict[str, float]:
-        """What the rules count of the rows of now."""
+        """What the rules count of the rows of now, and how many rows are left to be drawn."""
         self.has_mass(np.empty(0, np.intp))  # they are told of all rows
-        return self.rules.stats()
+        found = self.rules.stats()
+        if self.rules.counts:
+            left = self.count if len(self._ring) else 0
+            found["rows_left"] = left * self.rules.group_size
+        return found
 
     @property
     def cuts_only(self) -> bool:

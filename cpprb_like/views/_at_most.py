@@ -43,9 +43,10 @@ class AtMost(Rule):
     count. A new row in the place of another begins at 0. Saves of the view keep the counts.
 
     ``view.stats()`` has ``rows_used_up``, rows in the buffer that were drawn m times, and
-    ``rows_left``, rows that were not. Cost: that of a draw by priority without replacement, and of
-    ``stats()`` a look at all rows. Memory: 17 bytes a row for each view, and 17 bytes for the
-    masses.
+    ``rows_left``, rows that the view can draw now: of ``Sequences`` those where one can begin.
+
+    Cost: that of a draw by priority without replacement, and of ``stats()`` a look at all rows.
+    Memory: 17 bytes a row for each view, and 17 bytes for the masses.
 
     Examples
     --------
@@ -120,7 +121,7 @@ class _Counts(Rule):
     def stats(self) -> dict[str, float]:
         slots = np.flatnonzero(self._there)
         used = int(np.count_nonzero(self._counts[slots] >= self.m))
-        return {"rows_used_up": used, "rows_left": len(slots) - used}
+        return {"rows_used_up": used}
 
     def state(self) -> dict[str, Array]:
         slots = np.flatnonzero(self._counts)

@@ -22,7 +22,7 @@ from cpprb_like import NotEnoughDataError, ReplayBuffer, load
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import LegacyUniform, Prioritized, RankBased, Recency, Sampler, Uniform
-from cpprb_like.views import Among, AtMost, NStep, Sequences
+from cpprb_like.views import Among, AtMost, Groups, NStep, Sequences, Share
 
 HISTORIES = int(os.environ.get("CPPRB_LIKE_MASS_HISTORIES", "60" if LONG else "2"))
 FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "done": {"shape": (), "dtype": bool}}
@@ -65,10 +65,9 @@ def draw_and_compare(view: Any, counts: dict[int, int], chance: random.Random) -
     used = [counts.get(name, 0) >= M for name in names]
     found = view.stats()
     assert found["rows_used_up"] == sum(used)
-    if rb.ring.lookahead == 0:  # others have rows whose n-step window is incomplete
-        assert found["rows_left"] == len(used) - sum(used)
     left = [slot for slot, is_used in zip(slots.tolist(), used, strict=True) if not is_used]
     left = [slot for slot in left if now.complete.tell(np.array([slot]))[0] == 1]
+    assert found["rows_left"] == len(left)
     assert sorted(now.starts.slots().tolist()) == left if len(rb) else not left
     with pytest.raises(NotEnoughDataError):
         view.sample(len(left) + 1)
@@ -106,6 +105,25 @@ def test_each_row_comes_m_times_and_then_no_more(sampler: Any, layers: Any) -> N
     assert view.stats()["rows_used_up"] == 50
     rb.add(x=[50], done=[True], rew=[0])
     assert np.ravel(view.sample(1, fields="x")["x"]).tolist() == [50]
+
+
+def test_rows_left_are_those_that_can_be_drawn() -> None:
+    """With sequences the starts, with a condition the rows that it leaves, and whole groups."""
+    rb = ReplayBuffer(60, FIELDS, seed=0)
+    rb.add(x=np.arange(50) // 4, done=[False] * 50)
+    for layers, left in {
+        (): 50,
+        (Sequences(10, stride=10),): 5,
+        (Among(lambda rows: rows["x"] < 3, "x"),): 12,
+        (Groups("x", 4),): 48,
+        (Share({"x": {0: 1, 3: 1}}),): 8,
+    }.items():
+        view = rb.view(AtMost(1), *layers)
+        assert view.stats()["rows_left"] == left
+        view.sample(4)
+        assert view.stats() | {"rows_used_up": 4, "rows_left": left - 4} == view.stats()
+    rb.clear()
+    assert view.stats()["rows_left"] == 0
 
 
 def test_updates_keep_counts_and_clears_do_not() -> None:
