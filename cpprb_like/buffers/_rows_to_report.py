@@ -88,15 +88,17 @@ class RowsToReport:
         }
         return {reason: n for reason, n in found.items() if n}
 
-    def left_by_rules(self, view: Any) -> tuple[int, str] | None:
-        """How many rows the rules of a view leave, and each by itself; None without rules."""
+    def left_by_rules(self, view: Any) -> tuple[int, int, str] | None:
+        """How many rows the layers of a view allow, its rules leave, and each rule by itself."""
         rules = None if view is None else view._now.rules
         if rules is None:
             return None
         slots = self.slots[self.present]
-        masses = view._now.starts.masses(slots)  # those of groups are masses of one of their rows
-        left = int((masses > 0).sum()) * rules.group_size
-        return left, rules.leave(slots, left)
+        if len(slots):
+            slots = slots[view._now.complete.tell(slots) == 1]
+        # of a group one row stands for all
+        left = int((view._now.starts.tell(slots) == 1).sum()) * rules.group_size
+        return len(slots), left, rules.leave(slots, left)
 
     def draws(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts of each row among handles or slots of drawn rows."""

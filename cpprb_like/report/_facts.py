@@ -121,8 +121,9 @@ class Facts:
     statistics: dict[str, Any]  # result of ``statistics``
     weights: Array | None  # weight by which each row that can be drawn is drawn
     ranges: dict[str, tuple[float, float]]  # expected ranges of values
-    # How many rows the rules of the view leave, such as ``Among``, and each by itself.
-    rules: tuple[int, str] | None
+    # Rows with a start for the layers of the view, how many of them its rules leave, such as
+    # ``Among``, and each rule by itself.
+    rules: tuple[int, int, str] | None
 
     @property
     def pairs(self) -> Iterator[tuple[FieldFacts, FieldFacts]]:

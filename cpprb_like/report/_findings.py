@@ -821,11 +821,11 @@ def _left(facts: Facts) -> Found:
 
 
 def _few_by_rule(facts: Facts) -> Found:
-    n = int(facts.rows.present.sum())
-    left, each = facts.rules or (n, "")
+    n, left, each = facts.rules or (0, 0, "")
     if 100 * left < n:
         together = f"; together {left:,}" if "," in each else ""
-        message = f"of {n:,} rows {each}{together}"
+        which = "" if n == int(facts.rows.present.sum()) else " with a start for the layers"
+        message = f"of {n:,} rows{which} {each}{together}"
         yield "", message, "whether so few are meant: a batch has the same rows many times"
 
 

@@ -17,7 +17,7 @@ from scale import LONG
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.report import CHECKS, _facts
-from cpprb_like.views import Among, Rule
+from cpprb_like.views import Among, AtMost, Rule, Sequences
 
 
 @pytest.mark.once
@@ -67,6 +67,19 @@ def test_a_rule_is_named_where_it_leaves_less_than_a_hundredth() -> None:
     both = rb.view(Among(lambda rows: rows["task"] < 5, "task"), Late())
     (message,) = [one.message for one in both.describe().findings if one.name == "few-rows-by-rule"]
     assert message == "of 1,000 rows Among leaves 50, Late leaves 150; together 5"
+
+
+def test_rules_are_judged_by_the_rows_that_the_other_layers_can_draw() -> None:
+    """Sequences that were all drawn as often as allowed."""
+    rb = ReplayBuffer(1000, {"x": {"shape": ()}}, seed=0)
+    view = rb.view(AtMost(1), Sequences(10, stride=10))
+    messages = []
+    for rows, drawn in ((0, 0), (1000, 50), (0, 50)):
+        rb.add(x=np.arange(rows))
+        view.sample(drawn)
+        found = view.describe().findings
+        messages.append([one.message for one in found if one.name == "few-rows-by-rule"])
+    assert messages == [[], [], ["of 100 rows with a start for the layers AtMost leaves 0"]]
 
 
 def test_each_check_has_a_planted_fault() -> None:
