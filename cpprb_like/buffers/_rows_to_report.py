@@ -98,7 +98,7 @@ class RowsToReport:
             slots = slots[view._now.complete.tell(slots) == 1]
         # of a group one row stands for all
         left = int((view._now.starts.tell(slots) == 1).sum()) * rules.group_size
-        return len(slots), left, rules.leave(slots, left)
+        return len(slots), left, rules.tell_left(slots, left)
 
     def draws(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts of each row among handles or slots of drawn rows."""

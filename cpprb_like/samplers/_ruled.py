@@ -182,7 +182,7 @@ class RuledRows(Rows):
             slots = self.slots() if len(self._ring) else np.empty(0, np.intp)
             every = self._every() if len(self._ring) else slots
             found = f"{len(slots)} groups" if is_grouped else str(len(slots) or "none")
-            self._counts = found, self.rules.leave(every, len(slots))
+            self._counts = found, self.rules.tell_left(every, len(slots))
             self._counted = now
         elif self._counted < now - 0.1:
             since += f" (counted {now - self._counted:.1f} s ago)"

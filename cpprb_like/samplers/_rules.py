@@ -264,7 +264,7 @@ class Rules:
             if refuses and rule is not self.group
         ]
 
-    def leave(self, rows: Slots, present: int) -> str:
+    def tell_left(self, rows: Slots, present: int) -> str:
         """How many of ``rows``, all that are there, each rule leaves, for an error."""
         if not self._by_rule:
             return f"{self.parts[0][0]} leaves {present}"
