@@ -157,8 +157,12 @@ cdef class Masses(TreeDraws):
             self.n_others = 0
             self.tree.c_clear_first(self.tree.capacity)
         for k in range(n):
-            self.c_put_mass(values[k], given[k])
-            self.c_set_leaf(values[k])
+            if not 0 <= values[k] < ring.capacity:
+                raise IndexError(f"slots[{k}]: expected 0 to {ring.capacity - 1}, got {values[k]}")
+        for k in range(n):
+            if moment is not None or self.c_has_row(values[k]):
+                self.c_put_mass(values[k], given[k])
+                self.c_set_leaf(values[k])
         if n:
             self.tree.c_set(values, NULL, n)
         if moment is not None:

@@ -46,7 +46,7 @@ class Rules:
 
     def __init__(self, parts: Parts, numbers: int, bits: int = 0) -> None:
         self.parts = parts
-        self.bits = bits
+        self.bits, self.numbers = bits, numbers
         self._waiting: dict[int, list[tuple[Slots, Floats]]] = {}  # masses that moved, by ring
         # The mass by each rule of each row, if there are several rules.
         self._by_rule = [np.zeros(numbers) for _ in parts] if len(parts) > 1 else []
@@ -135,8 +135,8 @@ class Rules:
             moved = rule.moved()
             if moved is None:
                 continue
-            rows, given = moved
-            masses = as_masses(f"{name}.moved", given, len(rows))
+            rows = as_rows(f"{name}.moved", moved[0], self.numbers)
+            masses = as_masses(f"{name}.moved", moved[1], len(rows))
             if self._by_rule:
                 self._by_rule[number][rows] = masses
             if self._by_rule or self.group is not None:
@@ -294,6 +294,18 @@ def check_most(masses: Array) -> None:
     """Raise ``ValueError`` for masses so large that sums with weights may be infinite."""
     if masses.dtype.kind != "b" and float(masses.max(initial=0)) > MOST_MASS:
         raise ValueError(f"masses: expected at most 1e150, got {masses.max()}")
+
+
+def as_rows(where: str, found: Any, numbers: int) -> Slots:
+    """Checked slots that a rule gives, below ``numbers``."""
+    rows = np.asarray(found)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise ValueError(f"{where}: expected slots, got {rows.dtype} of shape {rows.shape}")
+    if len(rows) and not 0 <= rows.min() <= rows.max() < numbers:
+        raise IndexError(
+            f"{where}: expected slots from 0 to {numbers - 1}, got {rows.min()} to {rows.max()}"
+        )
+    return np.ascontiguousarray(rows, np.intp)
 
 
 def as_masses(where: str, found: Any, n: int) -> Array:

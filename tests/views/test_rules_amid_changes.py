@@ -127,6 +127,18 @@ def test_a_draw_within_a_draw_is_refused() -> None:
     assert sorted(numbers(view.sample(8))) == list(range(8))
 
 
+class ByKey(Rule):
+    """Rows whose key is not 0."""
+
+    def follows(self, fields: Any) -> Any:
+        del fields
+        return ["key"]
+
+    def masses(self, rows: Any, slots: Any) -> Any:
+        del slots
+        return rows["key"] != 0
+
+
 class Clearing(Rule):
     """Stands for another thread that clears while masses are computed."""
 
@@ -167,6 +179,32 @@ def test_a_clear_while_masses_are_computed(rule: Rule) -> None:
     rb.add(**rows_of([50, 51, 52], [1, 1, 1]))
     for _ in range(2):
         assert sorted(numbers(view.sample(3, replace=False))) == [50, 51, 52]
+
+
+class Moving(ByKey):
+    """Says that the mass of a slot has changed."""
+
+    def __init__(self, slot: Any) -> None:
+        self.slot = slot
+
+    def moved(self) -> Any:
+        return self.slot, np.ones(len(self.slot))
+
+
+@pytest.mark.parametrize("slots", [[-1], [20], [10**8], [0.5], [[0]]])
+def test_slots_that_are_none_are_refused(slots: Any) -> None:
+    """They were written to memory of others."""
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**rows_of(range(8), [1] * 8))
+    with pytest.raises((IndexError, ValueError), match=r"^Moving\.moved: expected slots"):
+        rb.view(Moving(slots)).sample(4)
+
+
+def test_slots_without_a_row_get_no_mass() -> None:
+    """A rule may say that they moved."""
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**rows_of(range(8), [0] * 8))
+    assert set(numbers(rb.view(Moving([3, 12])).sample(20))) == {3}
 
 
 def test_a_copy_takes_in_changes_in_the_order_of_the_original() -> None:
