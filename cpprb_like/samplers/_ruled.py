@@ -133,7 +133,8 @@ class RuledRows(Rows):
             return drawn
         missing, tries = n, TRIES * max(n, LEAST)
         # Rows that a window allows are tried first, where each mass is 1; then rows with a mass.
-        of_complete = rows.cuts_only and FEW * rows.total > len(self._ring)
+        has_windows = not isinstance(self.complete, AllRows)
+        of_complete = has_windows and rows.cuts_only and FEW * rows.total > len(self._ring)
         while missing and tries > 0:
             wanted = max(2 * missing, LEAST)
             tries -= wanted

@@ -181,3 +181,15 @@ def test_rows_that_an_actor_overwrites_are_left_out(sampler: Any) -> None:
         assert set(view.sample(100)["x"].tolist()) == {4, 5, 6, 7}
         header[WORD_RESERVED] = 64
         assert view.mass().total == pytest.approx(4, rel=1e-3)
+
+
+def test_rules_of_a_replay_with_n_step_returns() -> None:
+    """Where most rows had a mass, draws raised ``TypeError``."""
+    fields = FIELDS | {"rew": {"shape": ()}}
+    steps: Any = {"size": 3, "rew": "rew", "gamma": 0.9}
+    with SharedReplay(64, fields, writers=1, Nstep=steps) as replay:
+        actor = replay.actor(0)
+        for x in range(32):
+            actor.add(x=x, tag=1, rew=1, wide=np.zeros(300), done=False)
+        view = replay.learner(seed=0).view(Among("x"))
+        assert set(view.sample(500)["x"].tolist()) == set(range(1, 30))
