@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._arguments.arrays import Floats
+from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._followers import Followers
@@ -300,9 +300,9 @@ class MassesTogether(TreesTogether):
 
 
 class RuledTogether(RuledRows):
-    """The rows of several rings that have a mass: see ``Ruled``.
+    """The rows of several rings that have a mass: see ``Ruled``. Rows that are too old are not.
 
-    ``find(number)`` returns those of a ring that exists.
+    ``find(number)`` returns the rows of a ring that exists.
     """
 
     def __init__(
@@ -322,11 +322,24 @@ class RuledTogether(RuledRows):
 
     def has_mass(self, rows: RowNumbers) -> NDArray[np.int8]:
         """See ``RuledRows.has_mass``."""
-        found = np.empty(len(rows), np.int8)
         self._sync()
+        return self._tell(rows, lambda ruled, slots: ruled.has_mass(slots))
+
+    def _tell(
+        self, rows: RowNumbers, tell: Callable[[Ruled, Slots], NDArray[np.int8]]
+    ) -> NDArray[np.int8]:
+        """What ``tell`` says of the slots of each ring; 0 for rows that are too old."""
+        found = np.empty(len(rows), np.int8)
         for number, places, slots in self.ring.split(rows):
-            found[places] = self.of(number).has_mass(slots)
+            states = tell(self.of(number), slots)
+            found[places] = np.where(self._is_newer(number, slots), states, 0)
         return found
+
+    def _is_newer(self, number: int, slots: Slots) -> NDArray[np.bool_]:
+        """Whether rows are not older than ``Followers.limits``."""
+        limit = (self.ring.limits or {}).get(number, 0)
+        newer: NDArray[np.bool_] = self.of(number).ring.row_ids(slots) >= limit
+        return newer
 
     def _every(self) -> RowNumbers:
         usable = self.ring.usable_rings
@@ -334,10 +347,7 @@ class RuledTogether(RuledRows):
         return np.concatenate([np.empty(0, np.intp), *found])
 
     def _is_complete(self, rows: RowNumbers) -> NDArray[np.int8]:
-        found = np.empty(len(rows), np.int8)
-        for number, places, slots in self.ring.split(rows):
-            found[places] = self.of(number).complete.tell(slots)
-        return found
+        return self._tell(rows, lambda ruled, slots: ruled.complete.tell(slots))
 
     def _sync(self) -> None:
         """Have all rings follow: new rows get the greatest weight of all rings."""
@@ -356,14 +366,16 @@ class RuledTogether(RuledRows):
     def with_mass(self) -> RowNumbers:
         """The numbers of the complete rows that have a mass."""
         self._sync()
-        found = [
-            self.ring.name(number, self.of(number).with_mass())
-            for number, _ in self.ring.usable_rings
-        ]
-        return np.concatenate([np.empty(0, np.intp), *found])
+        found = [np.empty(0, np.intp)]
+        for number, _ in self.ring.usable_rings:
+            slots = self.of(number).with_mass()
+            found.append(self.ring.name(number, slots[self._is_newer(number, slots)]))
+        return np.concatenate(found)
 
     def is_exact(self, rows: MassesTogether) -> bool:
         """See ``Rows.is_exact``."""
+        if self.ring.limits is not None:
+            return False
         parts = rows.parts()
         return bool(parts) and all(self.of(number).is_exact(one) for number, one in parts)
 

@@ -23,7 +23,7 @@ from cpprb_like._machine.waiting import EDIT_PATIENCE, PAUSE, wait_until
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.errors import DamagedError, NotEnoughDataError
 from cpprb_like.limiters._gates import Gate
-from cpprb_like.processes._draws import RowNumbers, WeightsTogether
+from cpprb_like.processes._draws import RowNumbers, StartsTogether, WeightsTogether
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import said_by, unless_gone
 from cpprb_like.processes._followers import Followers
@@ -222,7 +222,9 @@ class FollowedShards:
 
     def choose(self, starts: Rows | None, n: int, options: SampleOptions) -> Drawn:
         """Draw n rows or starts, none older than ``Followers.limits``."""
-        if self.group.limits is not None:
+        # Where rules leave rows out, they leave out the older ones too: see ``RuledTogether``.
+        leaves_out = starts is not None and not isinstance(starts, StartsTogether)
+        if self.group.limits is not None and not leaves_out:
             rows, extra = self._choose_newer(starts, n, options)
         else:
             rows, extra = self._choose_any(starts, n, options)

@@ -13,6 +13,7 @@ from reference_shares import equal, probabilities
 from scale import repeats
 
 from cpprb_like import NotEnoughDataError
+from cpprb_like._core import WORD_RESERVED
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.views import Sequences, Share
@@ -104,3 +105,22 @@ def test_draws_from_all_shards_are_in_proportion(sampler: Any, layers: Any) -> N
         assert len(np.unique(few)) == few.size
         with pytest.raises(NotEnoughDataError, match="distinct rows of task 1"):
             view.sample(55, replace=False)
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized])
+@pytest.mark.parametrize("replace", [True, False])
+def test_parts_are_right_beside_an_actor_that_overwrites_rows(sampler: Any, replace: bool) -> None:
+    """Draws that leave out the oldest rows had them mixed up, and of wrong numbers."""
+    with SharedReplay(256, FIELDS, writers=1) as replay:
+        actor = replay.actor(0)
+        for x in range(256):
+            actor.add(x=x, task=x % 2, done=False)
+        view = replay.learner(sampler(), seed=0).view(Share({"task": {0: 0.25, 1: 0.75}}))
+        assert actor._files is not None
+        header = actor._files.layout.state(actor._files.arena)
+        for written in range(8, 128, 8):
+            header[WORD_RESERVED] = 256 + written  # as if older rows were being overwritten
+            batch = view.sample(64, replace=replace)
+            assert batch["task"].tolist() == [0] * 16 + [1] * 48
+            assert batch["x"].min() >= written
+            assert replace or len(set(batch["x"].tolist())) == 64
