@@ -87,12 +87,15 @@ class Mixture(Source):
     raises ``ValueError`` if a schedule gives a share below 0 or all shares are 0; if the sampler of
     a buffer without priorities gives ``weights`` or ``indexes``; or if sources differ in a further
     column. A call that raises leaves ``out`` unchanged. All possible checks come before the first
-    draw, so the generators of all sources keep their state. A user-defined sampler may raise after
-    samplers of earlier sources have drawn.
+    draw, so the generators of all sources keep their state, and rows that ``AtMost`` counts are not
+    used up. Checked, too, is whether each source has enough rows for its part if it draws without
+    replacement; parts by ``Share`` are rounded up for that. A user-defined sampler may raise after
+    samplers of earlier sources have drawn. So may a source that lost rows meanwhile.
 
-    Cost of a batch: the draws of the parts, and about ten microseconds. Sources write the rows of a
-    large batch in place. Rows of a small batch, and of ``out``, are copied once more, when all
-    parts are drawn.
+    Cost of a batch: the draws of the parts, and about ten microseconds. A view with layers whose
+    part is drawn without replacement is asked first, for at most the time of a draw. Sources write
+    the rows of a large batch in place. Rows of a small batch, and of ``out``, are copied once more,
+    when all parts are drawn.
 
     There is no ``epoch``, as each row would come once for any shares.
 
@@ -364,7 +367,11 @@ class Mixture(Source):
                 f"cannot sample {n} distinct rows: the sources hold {len(self)}"
             )
         self._check_beta(options.beta)
-        self._ends_of_shares()
+        ends, number = self._ends_of_shares(), self._next_number()
+        try:
+            self._check_parts(cut(n, ends, number), options)
+        finally:
+            self._numbers.append(number)  # for the draw, which has the same parts then
 
     def _check_epoch(self) -> None:
         raise TypeError("a mixture has no epoch: it would take each row once, whatever the shares")

@@ -30,7 +30,7 @@ from cpprb_like._rows.row_handles import handles, public_slots
 from cpprb_like.buffers._entry import SampleOptions, check_drawn, take_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers import Extra, Slots
+from cpprb_like.samplers import Extra, Prioritized, Slots
 from cpprb_like.samplers._base import with_handles
 from cpprb_like.samplers._rows import AllRows, Rows
 from cpprb_like.samplers._ruled import Ruled, RuledRows
@@ -561,6 +561,17 @@ class Opened:
             return self.starts.draw(1, self._tries), True
         except NotEnoughDataError:
             return np.empty(0, np.intp), False
+
+    def check_distinct(self, n: int) -> tuple[Slots, None]:
+        """Raise ``NotEnoughDataError`` if a draw of n different rows would."""
+        starts: Any = self.starts
+        if self.rules is None:
+            starts.draw_distinct(n, self._tries)
+        else:
+            by = self.sampler.rows if isinstance(self.sampler, Prioritized) else None
+            starts.over(by)  # with the weights of the draw to come
+            starts.check_distinct(n, self._tries)
+        return NO_SLOTS, None
 
     def all_drawable(self, slots: Slots) -> bool:
         """Whether the rows before these are still present, which ``Ring.holds`` does not check."""

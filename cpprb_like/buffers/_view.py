@@ -310,6 +310,14 @@ class View(Source):
 
     def _check_draw(self, n: int, options: SampleOptions) -> None:
         self.buffer._check_draw(n, options)
+        now = self._now
+        rules = now.rules
+        is_distinct = not options.replace
+        if rules is not None:
+            rules.draws = self.draws
+            n, is_distinct = rules.groups_of(n), is_distinct or rules.counts
+        if is_distinct and not now.draws_all:
+            self.buffer.consistently(partial(now.check_distinct, n))
 
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]

@@ -168,6 +168,14 @@ class RuledRows(Rows):
             found = np.concatenate([found, slots[self.tell(slots) == 1]])[:n]
         return found
 
+    def check_distinct(self, n: int, tries: np.random.Generator) -> None:
+        """Raise ``NotEnoughDataError`` if there are fewer than n rows; ``tries`` is for trials."""
+        rows = self._now()
+        if not self.is_exact(rows):
+            self.draw_distinct(n, tries)
+        elif rows.count(n) < n:
+            self.refuse(n)
+
     def refuse(self, distinct: int | None = None) -> NoReturn:
         """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
         is_grouped = self.rules.group is not None

@@ -112,6 +112,12 @@ class SharedRows(Rows):
         parts = self.parts(self._every._now(), n, rng)
         return np.concatenate([part.draw_distinct(count, rng) for part, _, count, _ in parts])
 
+    def check_distinct(self, n: int, tries: np.random.Generator) -> None:
+        """See ``RuledRows.check_distinct``: for parts of n rows that are all rounded up."""
+        for part, _, _, share in self.parts(self._every._now(), 0, tries):
+            ruled: Any = part
+            ruled.check_distinct(math.ceil(round(n * share, 6)), tries)
+
 
 @lru_cache(maxsize=64)
 def ends_of(shares: tuple[float, ...]) -> list[int]:

@@ -11,10 +11,10 @@ import pytest
 from distributions import chi_square, chi_square_limit
 from helpers import Array
 
-from cpprb_like import Mixture, ReplayBuffer
+from cpprb_like import Mixture, NotEnoughDataError, ReplayBuffer
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import LegacyUniform, Prioritized, RankBased, Recency, Uniform
-from cpprb_like.views import Among, FrameStacks, Groups, Newest, NStep, Sequences, Share
+from cpprb_like.views import Among, AtMost, FrameStacks, Groups, Newest, NStep, Sequences, Share
 
 pytestmark = pytest.mark.once
 
@@ -208,3 +208,45 @@ def test_views_with_rules_are_mixed(rules: str) -> None:
         compare(drawn[names == 1], weights)
         if rules in MASSES:
             compare(drawn[names == 0], weights * MASSES[rules][1])
+
+
+SHORT: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "at_most": ((AtMost(1),), {}),
+    "sequences": ((AtMost(1), Sequences(2)), {}),
+    "groups": ((AtMost(1), Groups("key", k=2)), {}),
+    "share": ((AtMost(1), Share({"task": "equal"})), {}),
+    "weights": ((AtMost(1),), {}),
+    "distinct": ((Among(lambda rows: rows["x"] == 1, "x"),), {"replace": False}),
+}
+
+
+@pytest.mark.parametrize("short", SHORT)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_part_of_a_mixture_that_has_too_few_rows_uses_up_no_others(
+    short: str, is_nested: bool
+) -> None:
+    """The rows of the first source were counted, though no batch came."""
+    layers, options = SHORT[short]
+    samplers = Prioritized(), Prioritized(eps=0.0)
+    a, b = (ReplayBuffer(ROWS, FIELDS, sampler=sampler, seed=0) for sampler in samplers)
+    for x in range(40):
+        a.add(**step(x))
+    for x in range(6):
+        b.add(**step(x % 3) | {"key": x // 2})
+    if short == "weights":  # 18 rows, of which 6 can be drawn
+        for x in range(12):
+            b.add(**step(x))
+        b.update_priorities(np.arange(6, 18), np.zeros(12))
+    first: Any = a.view(AtMost(1))
+    if short == "sequences":
+        first = a.view(*layers)
+    last: Any = b.view(*layers)
+    if is_nested:
+        last = Mixture({"c": last, "d": b.view(*layers[-1:])}, {"c": 3, "d": 1}, seed=0)
+    mixture = Mixture({"a": first, "b": last}, {"a": 1, "b": 1}, seed=0)
+    for _ in range(3):
+        with pytest.raises(NotEnoughDataError, match=r"source 'b'.* distinct"):
+            mixture.sample(8 if short == "distinct" else 32, **options)
+    assert first.stats()["rows_used_up"] == 0
+    mixture.sample(4, **options)
+    assert first.stats()["rows_used_up"] == 2
