@@ -69,7 +69,8 @@ class Mixture(Source):
     Notes
     -----
     Rounding: ``n * share`` is rounded down or up at random, so that the mean is exact, also for
-    n = 1. One random number rounds all shares of a batch (systematic sampling).
+    n = 1. One random number rounds all shares of a batch (systematic sampling). If a source is a
+    view with ``Groups`` of k rows, the parts of all sources are multiples of k, and so is n.
 
     Empty sources: their share goes to the other sources, in the ratio of the other shares. So
     training may begin on demonstrations alone.
@@ -164,7 +165,7 @@ class Mixture(Source):
         ends = self._ends_of_shares()
         number = self._next_number()
         try:
-            cuts = cut(n, ends, number)
+            cuts = self._cut(n, ends, number)
             self._check_parts(cuts, options)
             batch = self._draw(cuts, wanted, to, options, items)
         except DrawCanceledError:  # the source was reseeded: the number is void
@@ -177,6 +178,16 @@ class Mixture(Source):
             return batch
         out.update(batch)
         return out
+
+    def _cut(self, n: int, ends: list[int], number: float) -> list[int]:
+        """Where the parts of n rows begin and end. Of sources of groups parts are whole groups."""
+        size = self._group_size()
+        units, left = divmod(n, size)
+        if left:
+            raise ValueError(
+                f"batch_size: expected a multiple of {size}, as sources draw groups, got {n}"
+            )
+        return [size * place for place in cut(units, ends, number)]
 
     def _next_number(self) -> float:
         """A random number from 0 to 1: an unused one of a failed draw, or a new one."""
@@ -369,7 +380,7 @@ class Mixture(Source):
         self._check_beta(options.beta)
         ends, number = self._ends_of_shares(), self._next_number()
         try:
-            self._check_parts(cut(n, ends, number), options)
+            self._check_parts(self._cut(n, ends, number), options)
         finally:
             self._numbers.append(number)  # for the draw, which has the same parts then
 
@@ -422,6 +433,9 @@ class Mixture(Source):
 
     def _item_plan(self, names: tuple[str, ...] | None) -> ItemPlan | None:
         return next(iter(self._sources.values()))._item_plan(names)
+
+    def _group_size(self) -> int:
+        return math.lcm(*(source._group_size() for source in self._sources.values()))
 
     def _weighs_by_batch(self) -> bool:
         return any(source._weighs_by_batch() for source in self._sources.values())

@@ -250,3 +250,25 @@ def test_a_part_of_a_mixture_that_has_too_few_rows_uses_up_no_others(
     assert first.stats()["rows_used_up"] == 0
     mixture.sample(4, **options)
     assert first.stats()["rows_used_up"] == 2
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_parts_of_mixtures_are_whole_groups(is_nested: bool) -> None:
+    """In the mean they are as large as their shares. They were of any numbers of rows."""
+    with source("buffer", "uniform") as (rb, _):
+        four, two = rb.view(Groups("key", k=4)), rb.view(Groups("key", k=2))
+        other: Any = rb
+        if is_nested:
+            other = Mixture({"c": two, "d": rb}, {"c": 1, "d": 2}, seed=1)
+        mixture = Mixture({"a": four, "b": other}, {"a": 0.3, "b": 0.7}, seed=0)
+        parts = []
+        for _ in range(400):
+            batch = mixture.sample(20)
+            places = batch["source"] == 0
+            parts.append(places.sum())
+            keys = batch["key"][places].reshape(-1, 4)
+            assert (keys == keys[:, :1]).all()
+        assert set(parts) == {4, 8}
+        assert np.mean(parts) == pytest.approx(6, abs=0.4)
+        with pytest.raises(ValueError, match=r"a multiple of 4, .* groups, got 10"):
+            mixture.sample(10)
