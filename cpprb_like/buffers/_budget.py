@@ -49,6 +49,12 @@ class BudgetDraws(PrefetchState):
                 "draw, and a batch has rows of several draws; give batch_size alone, or draw "
                 'without layers that leave rows out and with Prioritized(weights="all")'
             )
+        if source._counts_draws():
+            raise ValueError(
+                "items: a rule of this source counts draws, as AtMost does; a batch has rows of "
+                "several draws, so one may come twice, and rows that wait for the next batch would "
+                "be counted and lost at the end; give batch_size alone"
+            )
         keywords = options.keywords
         # Rows of a group. All numbers of rows below are numbers of groups.
         self._size = size = source._group_size()

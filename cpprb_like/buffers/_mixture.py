@@ -437,6 +437,9 @@ class Mixture(Source):
     def _group_size(self) -> int:
         return math.lcm(*(source._group_size() for source in self._sources.values()))
 
+    def _counts_draws(self) -> bool:
+        return any(source._counts_draws() for source in self._sources.values())
+
     def _weighs_by_batch(self) -> bool:
         return any(source._weighs_by_batch() for source in self._sources.values())
 

@@ -293,8 +293,9 @@ class Source(Checkpointed):
         TypeError, ValueError
             ``batch_size`` is not an integer of at least 1; ``fields`` as for ``sample``; ``beta``
             without priorities; or ``to``, ``device`` or ``prefetch`` is invalid. Or ``items`` names
-            no axis of the fields; or comes with ``replace=False``, or with importance-sampling
-            weights that are relative to those of their batch.
+            no axis of the fields; or comes with ``replace=False``, with a rule that counts draws,
+            such as ``AtMost``, or with importance-sampling weights that are relative to those of
+            their batch.
         ImportError
             The package of ``to`` is not installed.
 
@@ -677,6 +678,10 @@ class Source(Checkpointed):
     def _group_size(self) -> int:
         """Rows that are drawn together: numbers of rows to draw are multiples of it."""
         return 1
+
+    def _counts_draws(self) -> bool:
+        """Whether rows of a draw are counted, such as by ``AtMost``."""
+        return False
 
     # Whether draws of one size are requested ahead, and lost when the size changes.
     _asks_ahead: ClassVar[bool] = False

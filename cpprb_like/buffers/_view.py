@@ -354,6 +354,10 @@ class View(Source):
         rules = self._now.rules
         return 1 if rules is None else rules.group_size
 
+    def _counts_draws(self) -> bool:
+        rules = self._now.rules
+        return rules is not None and rules.counts
+
     def _weighs_by_batch(self) -> bool:
         is_of_batch = not self._now.draws_all or self.buffer.sampler._weighs_by_batch
         return self.has_priorities and is_of_batch
