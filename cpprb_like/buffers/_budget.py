@@ -24,6 +24,7 @@ from cpprb_like.views._items_of_batch import drawing_pieces
 if TYPE_CHECKING:
     from cpprb_like._arguments.arrays import Batch
     from cpprb_like.buffers._source import Source
+    from cpprb_like.views._items_of_batch import ItemPlan
 
 NEW = 1 / 8  # share of a batch in the mean number of rows
 
@@ -38,7 +39,7 @@ class BudgetDraws(PrefetchState):
         plan = source._item_plan(options.fields)
         if plan is None:
             raise ValueError("items: expected fields with values of any length, got none")
-        self._plan, self._limits = plan, _read_items(items, plan.axes)
+        self._plan, self._limits = plan, _read_items(items, plan)
         if not options.replace:
             raise ValueError(
                 "replace: expected True with items=, as a batch has rows of several draws"
@@ -109,15 +110,19 @@ class BudgetDraws(PrefetchState):
                 stop = min(left, rows)
                 left -= stop
                 if stop == rows:
-                    taken.append(piece)
+                    taken.append((piece, rows))
                 elif stop == 0:
                     kept.append((piece, rows))
                 else:
                     first, rest = plan.split(piece, stop * self._size)
-                    taken.append(first)
+                    taken.append((first, stop))
                     kept.append((rest, rows - stop))
+            # An error loses no rows but the only one of a batch, as none may have places for it.
+            # The pieces are those of ``split``, as the batch is made in the memory of the others.
+            self._pieces = kept if n == 1 else taken + kept
+            # The largest one, which has room for the others, comes first.
+            batch = plan.join_pieces([piece for piece, _ in reversed(taken)])
             self._pieces = kept
-            batch = plan.join_pieces(taken[::-1])  # the largest one has room for the others
             self._mean = n if self._mean is None else self._mean + NEW * (n - self._mean)
             # A little more than the places of this batch, and not much less than before.
             for axis in plan.axes if plan.laid.is_packed else ():
@@ -150,8 +155,9 @@ class BudgetDraws(PrefetchState):
         return math.ceil(min(max(self._mean + spread - n, spread), self._most - n))
 
 
-def _read_items(items: Any, axes: list[str]) -> dict[str, int]:
-    """The checked budget."""
+def _read_items(items: Any, plan: ItemPlan) -> dict[str, int]:
+    """The checked budget. A number of places that the layout has for an axis is one as well."""
+    axes = plan.axes
     if not isinstance(items, Mapping) or not items:
         raise TypeError(f"items: expected numbers by named axis, got {items!r}")
     for axis in items:
@@ -160,4 +166,10 @@ def _read_items(items: Any, axes: list[str]) -> dict[str, int]:
                 f"items: expected some of the axes {axes} of the fields that are read, where those "
                 f"of texts do not count; got {axis!r}"
             )
-    return {axis: as_int(f"items[{axis!r}]", most, 1) for axis, most in items.items()}
+    limits = {axis: as_int(f"items[{axis!r}]", most, 1) for axis, most in items.items()}
+    for axis, total in plan.laid.totals.items():
+        if axis in axes and limits.setdefault(axis, max(total, 1)) > max(total, 1):
+            raise ValueError(
+                f"items[{axis!r}]: expected at most {total}, the total of Packed, got {items[axis]}"
+            )
+    return limits

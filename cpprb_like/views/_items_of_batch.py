@@ -142,6 +142,7 @@ class LaidItems:
     """A layout over the ragged fields of a ring: base class of padded and of packed items."""
 
     is_packed = False
+    totals: Mapping[str, int] = NOTHING  # places of each batch, by axis
     kind_of_plan: type[ItemPlan]
 
     def __init__(

@@ -21,6 +21,7 @@ from cpprb_like.limiters import RateLimited, SampleToInsertRatio
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, Sampler
 from cpprb_like.views import Among, AtMost, Layer, NStep, Packed, Padded, Rule, Sequences
+from cpprb_like.views._items_of_batch import ItemPlan
 
 Array = npt.NDArray[Any]
 SEQUENCES = (Sequences(3, stride=2, first_only=("ids", "chosen", "text")), Packed())
@@ -92,7 +93,7 @@ def test_batches_are_those_of_a_greedy_twin(
     view = RaggedHistory.of(60, sampler=sampler).rb.view(*VIEWS[name])
     begin = 0
     # The totals of a layout hold for rows that fit alone.
-    if name == "packed to totals" and ("T" not in items or items["T"] < 9):
+    if name == "packed to totals" and items.get("T", 9) < 9:
         return
     for batch in islice(view.batches(most, items=items), 30):
         numbers = batch.pop("number")
@@ -264,6 +265,9 @@ def test_what_is_refused() -> None:
     for error, match, options in wrong:
         with pytest.raises(error, match=match):
             rb.batches(**options)
+    total = rb.view(Packed(total={"T": 40}))
+    with pytest.raises(ValueError, match=r"items\['T'\]: expected at most 40, the total"):
+        total.batches(items={"T": 41})
     with pytest.raises(ValueError, match="items: expected fields with values of any length"):
         ReplayBuffer(5, {"x": {"shape": ()}}).batches(items={"x": 5})
     prioritized = PrioritizedReplayBuffer(300, FIELDS, room={"T": 10_000})
@@ -319,6 +323,32 @@ def test_errors_lose_no_rows() -> None:
             numbers += next(batches)["number"].tolist()
         sampler.fails = False
     assert sorted(numbers) == list(range(len(numbers)))
+
+
+def test_batches_that_cannot_be_made_lose_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows come in the next batch, but a row that no batch has places for is dropped."""
+    joined = ItemPlan.join
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise MemoryError("no room")
+
+    batches = buffer(sampler=Listed()).view(Packed()).batches(items={"T": 200})
+    numbers = []
+    for _ in range(20):
+        monkeypatch.setattr(ItemPlan, "join", fails)
+        with pytest.raises(MemoryError):
+            next(batches)
+        monkeypatch.setattr(ItemPlan, "join", joined)
+        check(batch := next(batches), 200)
+        numbers += batch["number"].tolist()
+    assert sorted(numbers) == list(range(len(numbers)))
+    long = buffer(sampler=Listed()).view(Packed(total={"T": 29})).batches(items={"T": 29})
+    lengths: list[int] = []
+    for _ in range(40):
+        with suppress(ValueError):
+            lengths += np.diff(next(long)["T_offsets"])[:-1].tolist()
+    assert len(lengths) > 40
+    assert max(lengths) < 30
 
 
 @pytest.mark.once
