@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._rows import Rows
-from cpprb_like.samplers._ruled import RuledRows
+from cpprb_like.samplers._ruled import LEAST, TRIES, RuledRows
 
 RANDOM_BITS = 53  # random bits of Generator.random: its numbers are multiples of 2 ** -53
 
@@ -98,11 +98,12 @@ class SharedRows(Rows):
         ]
 
     def _has_rows(self, part: RuledRows, by: Any) -> bool:
-        """Whether any of these rows can be drawn, where windows matter."""
-        try:
-            return by.total > 0.0 and len(part.draw(1, self._tries)) == 1
-        except NotEnoughDataError:
-            return False
+        """Whether any of these rows can be drawn by its weight, where windows matter."""
+        for n in (LEAST, TRIES * LEAST) if by.total > 0.0 else ():
+            slots = by.draw(n, self._tries, True, False, False)[0]
+            if (part.tell(slots) == 1).any():
+                return True
+        return by.total > 0.0 and bool(by.get(part.slots()).any())
 
     def draw(self, n: int, rng: np.random.Generator) -> Slots:
         parts = self.parts(self._every._now(), n, rng)

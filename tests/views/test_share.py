@@ -224,6 +224,17 @@ def test_values_whose_rows_others_leave_out_are_empty() -> None:
     assert set(view.sample(60)["x"][:30].tolist()) == {8}
 
 
+def test_a_value_whose_windows_all_begin_with_weight_0_is_empty() -> None:
+    """Its share goes to the others, and comes back with a priority above 0."""
+    rb = ReplayBuffer(100, FIELDS, sampler=Prioritized(eps=0.0), seed=0)
+    rb.add(x=range(12), task=[0] * 10 + [1, 1], done=[False] * 12)
+    rb.update_priorities([10, 11], [0.0, 3.0])  # the newest row begins no window
+    view = rb.view(Share({"task": "equal"}), Sequences(2))
+    assert view.sample(8)["task"][:, 0].tolist() == [0] * 8
+    rb.update_priorities([10], [0.001])
+    assert view.sample(8)["task"][:, 0].tolist() == [0] * 4 + [1] * 4
+
+
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])
 @pytest.mark.parametrize("layers", [(), (Sequences(2),)])
 def test_too_few_distinct_rows_of_a_value_are_an_error_that_names_it(
