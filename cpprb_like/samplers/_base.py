@@ -314,8 +314,8 @@ def expect_cuts(sampler: Sampler, starts: Rows) -> None:
     """Raise ``ValueError`` if starts have masses, for a sampler that draws them all alike."""
     if not starts.cuts_only:
         raise ValueError(
-            f"view: expected masses of 0 and 1, as of Among, got others: {sampler!r} draws rows in "
-            "no proportion; Uniform and prioritized samplers do"
+            f"view: expected masses of 0 and 1, as of Among, and no Share, with {sampler!r}, which "
+            "draws rows in no proportion; Uniform and prioritized samplers do"
         )
 
 

@@ -109,7 +109,7 @@ class Newest(Rule):
             if callable(half_life):
                 raise TypeError(f"half_life: expected a number, got {half_life!r}")
         elif not callable(at_least):
-            as_threshold(at_least, np.dtype(float))
+            as_threshold(at_least, np.dtype(int), field)
         self.field = field
         self.k = k
         self.at_least = at_least
@@ -274,6 +274,11 @@ class Versions(Rule):
 class AtLeast(Versions):
     """A cut that is given."""
 
+    def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
+        super().__init__(layer, dtype, numbers)
+        if not callable(layer.at_least):
+            self._target()  # raises for a number that the field does not hold
+
     @property
     def by_host(self) -> bool:  # type: ignore[override]
         """A function is for this process alone."""
@@ -281,7 +286,7 @@ class AtLeast(Versions):
 
     def _target(self) -> Any:
         given: Any = self._layer.at_least
-        return as_threshold(given() if callable(given) else given, self._dtype)
+        return as_threshold(given() if callable(given) else given, self._dtype, self._name)
 
     def _why(self, version: Any) -> str:  # noqa: ARG002
         return f"at_least is {self._cut}"
@@ -387,7 +392,7 @@ def is_ascending(slots: Slots) -> bool:
     return len(slots) == 1 or bool((slots[1:] > slots[:-1]).all())
 
 
-def as_threshold(value: Any, dtype: np.dtype[Any]) -> Any:
+def as_threshold(value: Any, dtype: np.dtype[Any], field: str) -> Any:
     """A number as one of a dtype, or infinite; what is at least the one is so of the other."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise TypeError(f"at_least: expected a number, got {value!r}")
@@ -396,8 +401,13 @@ def as_threshold(value: Any, dtype: np.dtype[Any]) -> Any:
     if value in (NO_ROW, EVERY_ROW):
         return float(value)
     if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            return dtype.type(value)
+        try:
+            with np.errstate(over="ignore"):
+                return dtype.type(value)
+        except OverflowError as error:
+            raise ValueError(
+                f"at_least: field {field!r} is {dtype}, which does not hold {value!r}"
+            ) from error
     least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     whole: Any = math.ceil(value)
     if whole > most:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -217,12 +218,13 @@ def _check_values(where: str, shares: Mapping[Any, Any]) -> None:
 
 def _as(dtype: np.dtype[Any], field: str, value: Any) -> Any:
     """A value in the dtype of the field; ``ValueError`` if this does not hold it."""
-    with np.errstate(over="ignore"):
-        held = dtype.type(value) if dtype.kind in "bf" else value
-    is_held = np.isfinite(held) if dtype.kind == "f" else held == value
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        is_held = np.isfinite(value) and limits.min <= value <= limits.max and value == int(value)
+    held: Any = None
+    is_held = False
+    with np.errstate(over="ignore"), suppress(OverflowError, ValueError):  # too large, or no number
+        held = int(value) if dtype.kind in "iu" else dtype.type(value)
+        is_held = bool(np.isfinite(held) if dtype.kind == "f" else held == value)
+    if is_held and dtype.kind in "iu":
+        is_held = int(np.iinfo(dtype).min) <= held <= int(np.iinfo(dtype).max)
     if not is_held:
         raise ValueError(f"Share: field {field!r} is {dtype}, which does not hold {value!r}")
     return held

@@ -341,6 +341,19 @@ def test_a_threshold_that_moves() -> None:
     assert drawn_by(view) == set(range(15, 20))
 
 
+def test_a_threshold_that_no_float_holds_is_refused() -> None:
+    """By name: a number by the view, that of a function by the draw. Fields of integers take it."""
+    rb = ReplayBuffer(5, {"version": {"shape": ()}, "whole": {"shape": (), "dtype": int}})
+    rb.add(version=1, whole=1)
+    match = "at_least: field 'version' is float32, which does not hold 1000"
+    with pytest.raises(ValueError, match=match):
+        rb.view(Newest("version", at_least=10**400))
+    with pytest.raises(ValueError, match=match):
+        rb.view(Newest("version", at_least=lambda: 10**400)).sample(1)
+    with pytest.raises(NotEnoughDataError):
+        rb.view(Newest("whole", at_least=10**400)).sample(1)
+
+
 def test_large_integers_are_exact() -> None:
     """Above 2**53, where float64 has no odd numbers."""
     rb = filled([BIG, BIG + 1, BIG + 2])

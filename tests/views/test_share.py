@@ -8,6 +8,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -314,17 +315,23 @@ def test_values_of_dtypes(dtype: str) -> None:
         ({"task": {0: "a"}}, TypeError, "shares\\['task'\\]\\[0\\]"),
         ({"task": {"a": 1}}, TypeError, "bools or numbers, got 'a'"),
         ({"task": dict.fromkeys(range(65), 1)}, ValueError, "at most 64 values, got 65"),
-        ({"none": {0: 1}}, ValueError, "one of the fields \\['x', 'task', 'done'\\]"),
+        ({"none": {0: 1}}, ValueError, "one of the fields \\['x', 'task', 'done', 'rew'\\]"),
         ({"task": {0.5: 1}}, ValueError, "'task' is int32, which does not hold 0.5"),
         ({"task": {2**31: 1}}, ValueError, "'task' is int32, which does not hold 2147483648"),
+        ({"task": {2**70: 1}}, ValueError, "'task' is int32, which does not hold 11805916207174"),
+        ({"task": {10**400: 1}}, ValueError, "'task' is int32, which does not hold 1000000"),
+        ({"task": {Fraction(1, 2): 1}}, ValueError, r"does not hold Fraction\(1, 2\)"),
+        ({"rew": {10**400: 1}}, ValueError, "'rew' is float32, which does not hold 1000000"),
         ({"task": {float("nan"): 1}}, ValueError, "which does not hold nan"),
+        ({"task": {float("inf"): 1}}, ValueError, "which does not hold inf"),
         ({"done": {2: 1}}, ValueError, "'done' is bool, which does not hold 2"),
     ],
 )
 def test_wrong_shares_are_refused(shares: Any, error: type[Exception], match: str) -> None:
     """The error says what was expected, and what came."""
+    rb = ReplayBuffer(9, FIELDS | {"rew": {"shape": ()}})
     with pytest.raises(error, match=match):
-        filled().view(Share(shares))
+        rb.view(Share(shares))
 
 
 def test_values_that_are_one_in_the_field_are_refused() -> None:
@@ -337,7 +344,7 @@ def test_values_that_are_one_in_the_field_are_refused() -> None:
 def test_what_shares_do_not_go_with_is_refused() -> None:
     """Samplers that draw by age, epochs, and groups."""
     for sampler in (Recency(), LegacyUniform(), Reverse()):
-        with pytest.raises(ValueError, match="expected masses of 0 and 1"):
+        with pytest.raises(ValueError, match=r"no Share, with .*; Uniform and prior"):
             filled(sampler=sampler).view(Share({"task": "equal"})).sample(3)
     with pytest.raises(ValueError, match="by shares"):
         next(iter(filled().view(Share({"task": "equal"})).epoch(3)))
