@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,11 @@ class RowsToReport:
         zero = len(self) - int((~self.present).sum()) - int(needed.sum()) - len(slots)
         outside, left_out, rules = 0, 0, ""
         if view is not None and len(slots):
-            is_start = view._now.complete.tell(slots) == 1
-            outside = len(slots) - int(is_start.sum())
-            left_out = int((is_start & (view._now.starts.tell(leaders) != 1)).sum())
+            outside = len(slots)
+            with suppress(Exception):  # of a rule, which ``left_by_rules`` tells
+                is_start = view._now.complete.tell(slots) == 1
+                left_out = int((is_start & (view._now.starts.tell(leaders) != 1)).sum())
+                outside -= int(is_start.sum())
             if view._now.rules is not None:
                 rules = " and ".join(name for name, *_ in view._now.rules.parts)
         found = {
@@ -89,15 +92,21 @@ class RowsToReport:
         return {reason: n for reason, n in found.items() if n}
 
     def left_by_rules(self, view: Any) -> tuple[int, int, str] | None:
-        """How many rows the layers of a view allow, its rules leave, and each rule by itself."""
+        """How many rows the layers of a view allow, its rules leave, and each rule by itself.
+
+        A rule that raises leaves none: then the error is told.
+        """
         rules = None if view is None else view._now.rules
         if rules is None:
             return None
         slots = self.slots[self.present]
         if len(slots):
             slots = slots[view._now.complete.tell(slots) == 1]
-        # of a group one row stands for all
-        left = int((view._now.starts.tell(slots) == 1).sum()) * rules.group_size
+        try:  # of a group one row stands for all
+            left = int((view._now.starts.tell(slots) == 1).sum()) * rules.group_size
+        except Exception as error:  # noqa: BLE001 (of the code of a user)
+            raised = f"none can be drawn, as a rule raises {type(error).__name__}: {error}"
+            return len(slots), 0, raised
         return len(slots), left, rules.tell_left(slots, left)
 
     def draws(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
@@ -103,7 +103,9 @@ def describe(
     parts = source._to_report()
     document: dict[str, Any] = {"kind": "buffer", "class": type(source).__name__, **(about or {})}
     if "path" not in document:  # counters of a buffer that was made to read files say nothing
-        document |= {PROGRAM: _program(), "stats": source.stats()}
+        document[PROGRAM] = _program()
+        with suppress(Exception):  # of a rule whose counts are asked for, which a finding tells
+            document["stats"] = source.stats()
     pictures: dict[str, list[Picture]] = {}
     buffers = []
     with _shown(progress) as shown:

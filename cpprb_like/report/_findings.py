@@ -823,10 +823,11 @@ def _left(facts: Facts) -> Found:
 def _few_by_rule(facts: Facts) -> Found:
     n, left, each = facts.rules or (0, 0, "")
     if 100 * left < n:
-        together = f"; together {left:,}" if "," in each else ""
+        together = f"; together {left:,}" if each.count(" leaves ") > 1 else ""
         which = "" if n == int(facts.rows.present.sum()) else " with a start for the layers"
-        message = f"of {n:,} rows{which} {each}{together}"
-        yield "", message, "whether so few are meant: a batch has the same rows many times"
+        look_at = "whether so few are meant: a batch has the same rows many times"
+        look_at = look_at if " leaves " in each else "this error, which draws raise too"
+        yield "", f"of {n:,} rows{which} {each}{together}", look_at
 
 
 _CHECKS: dict[str, Callable[[Facts], Found]] = {

@@ -17,7 +17,7 @@ from scale import LONG
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.report import CHECKS, _facts
-from cpprb_like.views import Among, AtMost, Rule, Sequences
+from cpprb_like.views import Among, AtMost, Newest, Rule, Sequences
 
 
 @pytest.mark.once
@@ -80,6 +80,24 @@ def test_rules_are_judged_by_the_rows_that_the_other_layers_can_draw() -> None:
         found = view.describe().findings
         messages.append([one.message for one in found if one.name == "few-rows-by-rule"])
     assert messages == [[], [], ["of 100 rows with a start for the layers AtMost leaves 0"]]
+
+
+def test_a_rule_that_raises_is_a_finding() -> None:
+    """With its error, beside the statistics of the rows; none of them can be drawn."""
+
+    def fails() -> float:
+        raise OSError("the trainer, and its version, are gone")
+
+    rb = ReplayBuffer(100, {"version": {"shape": ()}}, seed=0)
+    rb.add(version=range(50))
+    found = rb.view(Newest("version", at_least=fails), AtMost(1)).describe()
+    (message,) = [one.message for one in found.findings if one.name == "few-rows-by-rule"]
+    assert message == (
+        "of 50 rows none can be drawn, as a rule raises OSError: the trainer, and its version, are "
+        "gone"
+    )
+    (described,) = found.to_dict()["buffers"]
+    assert described["not_drawn"] == {"no start for the layers of the view": 50}
 
 
 def test_each_check_has_a_planted_fault() -> None:
