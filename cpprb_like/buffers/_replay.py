@@ -672,11 +672,13 @@ class ReplayBuffer(BufferBase, Source):
 
         Memory stays allocated. Python objects are released, about 10 ns each. With priorities, the
         next draw or update sets the weights of the removed rows to 0, less than 1 ns each. The
-        generator keeps its state.
+        generator keeps its state. Batches that wait with ``prefetch`` are dropped, and so are rows
+        that are kept for the next batch of a budget.
 
         Raises ``OSError`` as ``add`` does if the disk of ``mmap_prefix`` failed or is full.
         """
-        self._clear()
+        with halted([self.rng]):
+            self._clear()
 
     @property
     def rows(self) -> int:

@@ -301,6 +301,20 @@ def test_a_seed_drops_the_rows_that_were_kept(prefetch: int) -> None:
         assert len(copy.deepcopy(rb)) == len(pickle.loads(pickle.dumps(rb))) == len(rb)
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_no_row_comes_after_a_clear(prefetch: int) -> None:
+    """Neither rows that were kept, nor those of batches that wait."""
+    rb = buffer()
+    with rb.view(Packed()).batches(items={"T": 64}, prefetch=prefetch) as batches:
+        for length in range(31, 50):
+            for _ in range(3):
+                next(batches)
+            rb.clear()
+            rb.add(ids=[np.full(length, length)] * 20, length=[length] * 20)
+            for _ in range(3):
+                assert set(next(batches)["length"].tolist()) == {length}
+
+
 def test_errors_lose_no_rows() -> None:
     """After a draw that raises, the rows that were drawn before come in the next batch."""
 
