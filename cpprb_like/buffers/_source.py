@@ -316,11 +316,13 @@ class Source(Checkpointed):
         with the current rows and priorities. So no batch is lost.
 
         With ``items`` the source draws about as many rows as the last batches had, and keeps those
-        that did not fit for the next batch, as they were when drawn. So each drawn row comes once,
-        long ones too. Packed rows count by their items, without a filler; padded ones by the padded
-        length; of a sequence all rows count; an item of the batch counts as 1 at least. ``stats``,
-        limiters and times of schedules count the draws. Rows that were kept are not in a save or a
-        copy of the source; ``reseed``, a restored state and the end of the iterator drop them.
+        that did not fit for the next batch, as they were when drawn, even if they are gone by then
+        or a rule such as ``Newest`` leaves them out. So each drawn row comes once, long ones too.
+        Quotas of ``Share`` and mixtures hold for draws, and for batches on average. Packed rows
+        count by their items, without a filler; padded ones by the padded length; of a sequence all
+        rows count; an item of the batch counts as 1 at least. ``stats``, limiters and times of
+        schedules count the draws. Rows that were kept are not in a save or a copy of the source;
+        ``clear``, ``rewind``, ``reseed``, a restored state and the end of the iterator drop them.
 
         Examples
         --------

@@ -41,7 +41,8 @@ class Newest(Rule):
         overwritten or deleted do not count.
     at_least : number or callable, optional
         Rows of this version and of greater ones are drawn. A function, called without arguments at
-        least once for each draw, returns the version of now, which may rise and fall.
+        least once for each draw, returns the version of now, which may rise and fall. It must not
+        call the buffer or its views: a draw of another thread may wait for it then, for ever.
     half_life : float, optional
         All rows are drawn. The mass of a row halves for each ``half_life`` that its version is
         behind the greatest version in the buffer. More than 0.
