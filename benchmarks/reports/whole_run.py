@@ -21,7 +21,8 @@ def _table(results: dict[str, Any], beside: str, ratio: str) -> str:
     rows = [["what", "cpprb_like", beside, "takes", ratio]]
     for case in results["cases"]:
         ours, floor = case["seconds"]
-        numbers = quantity(floor, "s"), f"{ours / floor:.2f}"
+        times = ours / floor
+        numbers = quantity(floor, "s"), f"{times:.2f}" if times >= 0.1 else f"{times:.1g}"
         rows.append([case["case"], quantity(ours, "s"), case["floor"], *numbers])
     machine = results["machine"]
     load = "" if machine["load"] is None else f", load {machine['load'][0]:.1f}"
