@@ -25,6 +25,7 @@ from cpprb_like.samplers._rules import Rules
 
 COUNTED = 1.0  # seconds for which refused draws do not count rows anew
 TRIES = 64  # most tries for each drawn row, before all rows with a mass are listed
+ROUNDS = 4  # of tries of distinct rows, before all rows with a mass are listed
 LEAST = 32  # least rows tried at a time
 FEW = 8  # rows for each one that has a mass, above which these are few
 
@@ -159,13 +160,24 @@ class RuledRows(Rows):
         """
         rows, found = self._now(), np.empty(0, np.intp)
         passed = found
-        while len(found) < n:
+        for _ in range(ROUNDS):
             wanted = rows.count(max(n, 3 * len(passed))) - len(passed)
-            if wanted <= 0:
-                self.refuse(n)
+            if len(found) == n or wanted <= 0:
+                break
             slots = rows.draw(wanted, rng, False, False, False, passed)[0]
             passed = np.concatenate([passed, slots])
             found = np.concatenate([found, slots[self.tell(slots) == 1]])[:n]
+        if len(found) < n:
+            every = self.slots() if rows.count(len(passed) + 1) > len(passed) else found
+            every = np.setdiff1d(every, found)
+            shares = rows.get(every)
+            every, shares = every[shares > 0], shares[shares > 0]
+            missing = n - len(found)
+            if len(every) < missing:
+                self.refuse(n)
+            # The first of exponential times with the masses as rates: distinct draws.
+            times = rng.exponential(size=len(every)) / shares
+            found = np.concatenate([found, every[np.argsort(times)[:missing]]])
         return found
 
     def check_distinct(self, n: int, tries: np.random.Generator) -> None:
