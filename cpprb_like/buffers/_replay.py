@@ -677,6 +677,7 @@ class ReplayBuffer(BufferBase, Source):
 
         Raises ``OSError`` as ``add`` does if the disk of ``mmap_prefix`` failed or is full.
         """
+        len(self.ring)  # raises where ``__init__`` was not called, which would lack ``rng`` too
         with halted([self.rng]):
             self._clear()
 
