@@ -205,7 +205,9 @@ class Saving:
         self._lock = job.disk.locked()
         # Whether the thread or its caller ends the save is decided by a ``pop``, which is atomic.
         self._unowned = [True]
-        self._thread = threading.Thread(target=self._run, name="save")
+        # A daemon, as an interrupt within ``Thread.start`` may leave a thread that never runs: the
+        # interpreter would wait for it. ``_finish`` waits for those that run.
+        self._thread = threading.Thread(target=self._run, name="save", daemon=True)
 
     def _start(self) -> None:
         """Take the snapshot in this thread, and start the thread that writes.
@@ -243,6 +245,7 @@ class Saving:
     def _run(self) -> None:
         if not self._owns():
             return
+        _running.add(self)
         try:
             assert self._snapshot is not None
             self._snapshot.write()
@@ -251,6 +254,7 @@ class Saving:
         finally:
             self._job = self._snapshot = None
             self._lock.__exit__(None, None, None)
+            _running.discard(self)
 
     def done(self) -> bool:
         """Whether the save has ended, with or without an error."""
@@ -273,3 +277,16 @@ class Saving:
             raise TimeoutError(f"the save has not ended after {timeout} seconds")
         if self._error is not None:
             raise self._error
+
+
+_running: set[Saving] = set()
+
+
+def _finish() -> None:
+    """Wait for the saves that run, before the interpreter or a forked process ends."""
+    for saving in list(_running):
+        saving._thread.join()
+
+
+# ``atexit`` is not called where a process of ``multiprocessing`` ends.
+threading._register_atexit(_finish)  # type: ignore[attr-defined]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -201,8 +203,7 @@ def test_parts_keep_their_identity_and_their_threads_go_on(tmp_path: Path) -> No
 
 def threads_of_saves() -> list[threading.Thread]:
     """Threads of saves that run. A start that was cut may leave one that never runs."""
-    there = threading.enumerate()
-    return [thread for thread in there if thread.name == "save" and thread.ident is not None]
+    return [one for one in threading.enumerate() if one.name == "save" and one.is_alive()]
 
 
 def with_a_save(folder: Path, first: int) -> PrioritizedReplayBuffer:
@@ -279,6 +280,69 @@ def test_no_save_runs_beside_one_whose_start_was_interrupted(
     while threads_of_saves() and time.monotonic() < until:
         time.sleep(0.001)
     assert load(tmp_path).get_all_transitions()["x"].tolist()[4] == -2
+
+
+PROCESS = """
+import multiprocessing, os, sys, threading, time
+import numpy as np
+from cpprb_like import ReplayBuffer
+from cpprb_like.checkpoint import _save
+
+def save():
+    rb = ReplayBuffer(100, {"x": {"shape": ()}})
+    rb.add(x=np.arange(20))
+    write = _save.Snapshot.write
+    _save.Snapshot.write = lambda snapshot: (time.sleep(0.3), write(snapshot))
+    rb.save_async(sys.argv[2], sync=False)
+
+def never_begins():
+    rb = ReplayBuffer(100, {"x": {"shape": ()}})
+    enter, begin, taken = threading.Condition.__enter__, threading.Thread._bootstrap, []
+
+    def interrupted(condition):
+        enter(condition)
+        if sys._getframe(2).f_code is threading.Thread.start.__code__:
+            taken.append(condition)  # the lock of a condition stays taken
+            raise KeyboardInterrupt
+
+    def late(thread):
+        while not taken:
+            time.sleep(0.01)
+        begin(thread)
+
+    threading.Condition.__enter__, threading.Thread._bootstrap = interrupted, late
+    try:
+        rb.save_async(sys.argv[2], sync=False)
+    except KeyboardInterrupt:
+        time.sleep(0.3)  # by now the thread waits for the lock
+        rb.save(sys.argv[2], sync=False)
+
+if sys.argv[1] == "forked":
+    process = multiprocessing.get_context("fork").Process(target=save)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+globals()[sys.argv[1]]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "n"),
+    [
+        ("save", 20),
+        pytest.param(
+            "forked",
+            20,
+            marks=pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
+        ),
+        ("never_begins", 0),
+    ],
+)
+def test_a_process_ends_when_its_saves_have(how: str, n: int, tmp_path: Path) -> None:
+    """It waits for a save that writes, and not for one whose start was interrupted."""
+    command = [sys.executable, "-c", PROCESS, how, str(tmp_path / "rb")]
+    subprocess.run(command, check=True, timeout=30)
+    assert len(load(tmp_path / "rb")) == n
 
 
 def test_a_load_that_is_cut_anywhere_can_be_repeated(tmp_path: Path) -> None:
