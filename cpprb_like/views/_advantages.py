@@ -237,23 +237,33 @@ class _OfRows(Layer):
         return dict.fromkeys(NAMES, (np.float32, ()))
 
     def fill(self, windows: Windows, wanted: Fields) -> Batch:  # noqa: ARG002
-        computed = self._computed
-        if computed is None or not self._ring.is_now(computed[0]):
-            # Later rows may be added or overwritten meanwhile. Advantages of a drawn row depend on
-            # it and on younger rows, so they are valid if the drawn row is, which the view checks.
-            computed = self._computed = self._ring.now(), self._compute(windows)
-        columns = zip(NAMES, computed[1], strict=True)
-        return {name: values.take(windows.slots) for name, values in columns}
+        while True:
+            computed = self._computed
+            if computed is None or not self._ring.is_now(computed[0]):
+                # Later rows may be added or overwritten meanwhile. Advantages of a drawn row depend
+                # on it and on younger rows, so they are valid if it is, which the view checks.
+                self._computed = None  # an error leaves a part of new results
+                results = None if computed is None else computed[1]  # arrays to write to again
+                computed = self._ring.now(), self._compute(windows, results)
+                self._computed = computed
+            batch = {
+                name: values.take(windows.slots)
+                for name, values in zip(NAMES, computed[1], strict=True)
+            }
+            if self._computed is computed:
+                return batch  # else another thread has begun to write its results there
 
-    def _compute(self, windows: Windows) -> Array:
+    def _compute(self, windows: Windows, results: Array | None) -> Array:
         """Advantages and returns of all rows, shape (2, rows): by slot, or number of the row."""
         is_one = isinstance(self._ring, Ring)
         bits = 0 if is_one else self._ring.bits
-        found = np.zeros((2, self._ring.capacity << bits), np.float32)
+        shape = 2, self._ring.capacity << bits
+        if results is None or results.shape != shape:
+            results = np.zeros(shape, np.float32)
         for number, ring in [(0, self._ring)] if is_one else self._ring.usable_rings:
             if ring.stored:
-                self._pass(ring, windows, found[:, number :: 1 << bits], number, bits)
-        return found
+                self._pass(ring, windows, results[:, number :: 1 << bits], number, bits)
+        return results
 
     def _pass(self, ring: Ring, windows: Windows, out: Array, number: int, bits: int) -> None:
         """Write advantages and returns of the rows of one ring, by slot."""
@@ -286,7 +296,7 @@ class _OfRows(Layer):
             if not (differences < np.inf).all():
                 raise ValueError("target_logp, logp: expected log-probabilities, got NaN or inf")
             ratios = np.exp(np.minimum(differences, 700.0))  # greater ones overflow
-        reverse_pass(
+        if not reverse_pass(
             ring,
             stop,
             *out,
@@ -299,10 +309,11 @@ class _OfRows(Layer):
             lam=layer.lam,
             rho_bar=layer.rho_bar,
             c_bar=layer.c_bar,
-        )
-        wrong = np.flatnonzero(~np.isfinite(out).all(axis=0))
-        if len(wrong):
-            self._refuse(ring, sources, wrong)
+        ):
+            rows = (ring.flags() & FLAG_ABSENT == 0).nonzero()[0]
+            wrong = rows[~np.isfinite(out[:, rows]).all(axis=0)]
+            if len(wrong):  # else another process has overwritten the row
+                self._refuse(ring, sources, wrong)
 
     def _refuse(self, ring: Ring, sources: dict[str, Any], slots: Slots) -> NoReturn:
         """Raise the error for rows whose advantage or return is not finite."""

@@ -36,8 +36,10 @@ def reverse_pass(
 
     Numbers of rows are a ``Column`` of one float, or float64 by slot, or None for zeros. ``following``
     are the values of next observations: of all rows if ``follows_all``, else of the last row of each
-    episode. ``ratios`` of None gives no V-trace. The interpreter lock is held, so no row changes.
+    episode. ``ratios`` of None gives no V-trace. Returns whether all results are finite. The
+    interpreter lock is held, so no row changes.
     """
+    cdef bint are_finite
     cdef Walk walk = c_walk_of(ring)
     cdef Numbers reward_of = c_numbers(ring, rewards), value_of = c_numbers(ring, values)
     cdef Numbers following_of = c_numbers(ring, following), ratio_of = c_numbers(ring, ratios)
@@ -48,24 +50,29 @@ def reverse_pass(
         stop = walk.first
     # The usual kind is compiled by itself: 131,072 rows take 0.53 ms, and 0.70 ms by the other one.
     if ratios is None and reward_of.single and value_of.single and following_of.single:
-        c_pass(
+        are_finite = c_pass(
             True, False, walk, stop, advantages, returns, reward_of, value_of, following_of, ratio_of,
             behind, follows_all, gamma, lam, rho_bar, c_bar,
         )
     else:
-        c_pass(
+        are_finite = c_pass(
             False, ratios is not None, walk, stop, advantages, returns, reward_of, value_of,
             following_of, ratio_of, behind, follows_all, gamma, lam, rho_bar, c_bar,
         )
     free(behind)
+    return are_finite
 
 
-cdef inline void c_pass(
+cdef inline bint c_pass(
     bint single, bint is_vtrace, Walk walk, int64_t stop, float32_t[:] advantages, float32_t[:] returns,
     Numbers reward_of, Numbers value_of, Numbers following_of, Numbers ratio_of, Behind* behind,
     bint follows_all, float64_t gamma, float64_t lam, float64_t rho_bar, float64_t c_bar,
 ) noexcept:
-    """The pass; with ``single`` all numbers have 4 bytes. ``behind`` has zeros for each stream."""
+    """The pass; with ``single`` all numbers have 4 bytes. ``behind`` has zeros for each stream.
+
+    Returns whether all results are finite.
+    """
+    cdef float32_t advantage, result, wrong = 0.0  # NaN after a result that is not finite
     cdef intp_t slot = <intp_t> (stop % walk.capacity), stream = <intp_t> (stop % walk.n_envs)
     cdef float64_t value, reward, bootstrap, gain, rho = 1.0, c = 1.0
     cdef bint is_last
@@ -89,12 +96,15 @@ cdef inline void c_pass(
         if is_vtrace:
             c = c_number(ratio_of, slot, False)
             rho, c = min(c, rho_bar), min(c, c_bar)
-            advantages[slot] = <float32_t> (rho * (reward + gamma * (bootstrap + gain) - value))
+            advantage = <float32_t> (rho * (reward + gamma * (bootstrap + gain) - value))
         gain = rho * (reward + gamma * bootstrap - value) + gamma * lam * c * gain
         if not is_vtrace:
-            advantages[slot] = <float32_t> gain
-        returns[slot] = <float32_t> (value + gain)
+            advantage = <float32_t> gain
+        result = <float32_t> (value + gain)
+        advantages[slot], returns[slot] = advantage, result
+        wrong += (advantage - advantage) + (result - result)
         at.value, at.gain, at.is_there = value, gain, True
+    return wrong == 0.0
 
 
 cdef Numbers c_numbers(Ring ring, source) except *:

@@ -334,11 +334,12 @@ def test_learners_draw_while_rows_are_overwritten(monkeypatch: pytest.MonkeyPatc
     """
     tries = 0
 
-    def slow_pass(*arguments: Any, **options: Any) -> None:
+    def slow_pass(*arguments: Any, **options: Any) -> bool:
         nonlocal tries
-        reverse_pass(*arguments, **options)
+        are_finite = reverse_pass(*arguments, **options)
         tries += 1
         add_shared(actor, range(1000 + tries, 1001 + tries))
+        return are_finite
 
     monkeypatch.setattr(_advantages, "reverse_pass", slow_pass)
     fields = SHARED | {"next_value": FIELDS["value"]}
