@@ -512,12 +512,14 @@ class Opened:
             options = options.but(replace=False)
         slots, extra = self.draw(rules.groups_of(n), options)
         if rules.group is not None:
-            slots = rules.members(slots)
-            extra = {name: np.repeat(one, rules.group_size, 0) for name, one in extra.items()}
-            if "indexes" in extra:
-                extra["indexes"] = self._indexes(slots)
-        choice.rows, choice.names_of = slots, partial(handles, self.ring)
-        choice.names = choice.names_of(slots)
+            slots, size = rules.members(slots), rules.group_size
+            extra = {
+                name: self._indexes(slots) if name == "indexes" else one.repeat(size, 0)
+                for name, one in extra.items()
+            }
+        if rules.counts:
+            choice.rows, choice.names_of = slots, partial(handles, self.ring)
+            choice.names = choice.names_of(slots)
         return slots, extra
 
     def _indexes(self, slots: Slots) -> NDArray[np.int64]:

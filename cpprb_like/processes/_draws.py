@@ -287,6 +287,19 @@ class MassesTogether(TreesTogether):
         """Whether each mass has been 0 or 1 so far."""
         return all(one.cuts_only for _, one in self.parts())
 
+    def draw_each(
+        self,
+        trees: tuple[MassesTogether, ...],
+        counts: tuple[int, ...],
+        rng: np.random.Generator,
+        strata: bool,
+    ) -> tuple[RowNumbers, Floats]:
+        """See ``TreeDraws.draw_each``."""
+        drawn = [
+            one.draw(n, rng, True, strata, False) for one, n in zip(trees, counts, strict=True)
+        ]
+        return np.concatenate([one[0] for one in drawn]), np.concatenate([one[2] for one in drawn])
+
     def parts(self) -> list[tuple[int, Masses]]:
         known: dict[int, RowWeights] = {} if self.weights is None else self.weights.members
         if self.weights is not None:

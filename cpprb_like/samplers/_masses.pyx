@@ -218,3 +218,20 @@ cdef class Masses(TreeDraws):
                     count += 1
             self.tree.c_set(slots, NULL, count)
             self.changes += n
+
+
+def members_of(const intp_t[::1] nexts not None, const intp_t[::1] leaders not None, intp_t k):
+    """The rows of groups of k, linked in circles by ``nexts``, that begin behind ``leaders``: shape (n, k)."""
+    cdef intp_t group, _place, row, dims[2]
+    dims[0], dims[1] = leaders.shape[0], k
+    cdef cnp.ndarray found = c_numbers(2, dims, cnp.NPY_INTP)
+    cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
+    for group in range(dims[0]):
+        row = leaders[group]
+        for _place in range(k):
+            if not 0 <= row < nexts.shape[0]:
+                raise IndexError(f"leaders: expected rows below {nexts.shape[0]}, got {row}")
+            row = nexts[row]
+            out[0] = row
+            out += 1
+    return found

@@ -26,7 +26,13 @@ from cpprb_like._files.arenas import allocate_floats
 from cpprb_like._machine import machine_memory
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
-from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
+from cpprb_like.samplers._priority_powers import (
+    as_indexes,
+    as_priorities,
+    importance,
+    least_of,
+    weigh,
+)
 from cpprb_like.samplers._row_weights import RowWeights, notes_size
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._tree_draws import TreeDraws
@@ -352,9 +358,7 @@ class ByPriority(PrioritySampler):
         beta: float | Schedule | None = None,
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``. ``beta`` replaces the value of the sampler."""
-        exponent = self.beta if beta is None else beta
-        if type(exponent) is not float or not 0.0 <= exponent < math.inf:  # saves 1 us for a float
-            exponent = value_at(exponent, self.draws, "beta", 0)
+        exponent = self._exponent(beta)
         rows = self.rows
         if rows.ring is not ring:
             self._expect_none()
@@ -390,8 +394,15 @@ class ByPriority(PrioritySampler):
 
     def check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None = None) -> None:
         """Raise the errors of ``draw`` without a draw: no random number is used."""
-        value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
+        self._exponent(beta)
         self.rows.check_draw(n, replace)
+
+    def _exponent(self, beta: float | Schedule | None) -> float:
+        """The exponent of importance-sampling weights of a draw; ``beta`` is that of the call."""
+        exponent = self.beta if beta is None else beta
+        if type(exponent) is float and 0.0 <= exponent < math.inf:  # saves 4 us
+            return exponent
+        return value_at(exponent, self.draws, "beta", 0)
 
     def draw_starts(
         self,
@@ -412,7 +423,7 @@ class ByPriority(PrioritySampler):
         for the rarest row of the batch, ``indexes``, and on request ``probabilities`` among the
         starts.
         """
-        exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
+        exponent = self._exponent(beta)
         total: float | Floats
         if not replace and n > len(self.rows.ring):
             starts.refuse(n)
@@ -426,18 +437,22 @@ class ByPriority(PrioritySampler):
             weights = starts.corrected(rows, slots, masses)
         else:
             parts = starts.parts(rows, n, rng)
-            drawn = []
-            for part, by, count, _ in parts:
-                slots, masses = self._draw_starts(part, by, count, rng, replace)
-                drawn.append((slots, masses, part.corrected(by, slots, masses)))
-            slots, masses, weights = map(np.concatenate, zip(*drawn, strict=True))
+            if replace and starts.has_exact_parts(rows):
+                _, trees, counts, _ = zip(*parts, strict=True)
+                slots, masses = rows.draw_each(trees, counts, rng, self.stratified)
+                weights = starts.corrected(rows, slots, masses)
+            else:
+                drawn = []
+                for part, by, count, _ in parts:
+                    slots, masses = self._draw_starts(part, by, count, rng, replace)
+                    drawn.append((slots, masses, part.corrected(by, slots, masses)))
+                slots, masses, weights = map(np.concatenate, zip(*drawn, strict=True))
             indexes = rows.indexes(slots, self.check_for_update)
             total = 1.0
             if self.probabilities and not self.as_masses:
                 totals = [part.weigh(by) / share for part, by, _, share in parts]
                 total = np.repeat(totals, [count for *_, count, _ in parts])
-        unit = float(weights.min(initial=math.inf))
-        return slots, self._extra(indexes, weights, unit, exponent, masses, total)
+        return slots, self._extra(indexes, weights, least_of(weights), exponent, masses, total)
 
     def _draw_starts(
         self, starts: Rows, rows: TreeDraws, n: int, rng: np.random.Generator, replace: bool
@@ -689,7 +704,7 @@ class Prioritized(ByPriority):
     # ------------------------------------------------------------------ drawing
 
     def _unit(self, weights: Floats, least: float) -> float:
-        return least if self.weights == "all" else float(weights.min(initial=math.inf))
+        return least if self.weights == "all" else least_of(weights)
 
     def row_priorities(self, slots: Slots) -> Floats | None:
         """See ``Sampler.row_priorities``: computed from the weights; None if ``alpha`` is 0."""

@@ -123,6 +123,16 @@ cdef bint c_raise(cnp.ndarray values, float64_t exponent) except -1:
     return modest
 
 
+def least_of(cnp.ndarray weights):
+    """The least of some numbers, a dense 1-d array of float64; infinity without any."""
+    cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
+    cdef intp_t k
+    cdef float64_t least = INFINITY
+    for k in range(cnp.PyArray_DIM(weights, 0)):
+        least = min(least, given[k])
+    return least
+
+
 def importance(cnp.ndarray weights, float64_t least, float64_t beta, bint single):
     """Importance-sampling weights ``(weights / least) ** -beta``; float32 if ``single``.
 

@@ -53,6 +53,10 @@ class Rows(Protocol):
         """
         return [(self, rows, n, 1.0)]
 
+    def has_exact_parts(self, rows: Any) -> bool:  # noqa: ARG002 (for subclasses)
+        """Whether what draws each of ``parts`` draws the rows of this part and no others."""
+        return False
+
     def is_exact(self, rows: Any) -> bool:  # noqa: ARG002 (for subclasses)
         """Whether ``rows``, from ``over``, draws these rows and no others, and there are some."""
         return False

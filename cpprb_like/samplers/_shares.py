@@ -69,6 +69,9 @@ class SharedRows(Rows):
     def weigh(self, rows: Any) -> float:
         return self._every.weigh(rows)
 
+    def corrected(self, rows: Any, slots: Slots, weights: Floats) -> Floats:
+        return self._every.corrected(rows, slots, weights)
+
     def refuse(self, distinct: int | None = None) -> NoReturn:
         self._every.refuse(distinct)
 
@@ -76,13 +79,14 @@ class SharedRows(Rows):
         self, rows: Any, n: int, rng: np.random.Generator
     ) -> list[tuple[Rows, Any, int, float]]:
         """See ``Rows.parts``: the values that have rows."""
-        parts, shares = [], []
+        parts, shares, weights = [], [], rows.weights
         if not rows.total:  # reads which rows there are
             self.refuse()
+        are_exact = self.has_exact_parts(rows)
         for value, share in self._rules.share.shares(self._rules.draws):
             part = self._of(value)
-            by = part.over(rows.weights)
-            if part.is_exact(by) or self._has_rows(part, by):
+            by = part.over(weights)
+            if by.total > 0.0 and (are_exact or self._has_rows(part, by)):
                 parts.append((part, by))
                 shares.append(share)
         if not parts:
@@ -97,13 +101,17 @@ class SharedRows(Rows):
             if count or not n
         ]
 
+    def has_exact_parts(self, rows: Any) -> bool:
+        """See ``Rows.has_exact_parts``."""
+        return bool(self._every.is_exact(rows))
+
     def _has_rows(self, part: RuledRows, by: Any) -> bool:
         """Whether any of these rows can be drawn by its weight, where windows matter."""
-        for n in (LEAST, TRIES * LEAST) if by.total > 0.0 else ():
+        for n in (LEAST, TRIES * LEAST):
             slots = by.draw(n, self._tries, True, False, False)[0]
             if (part.tell(slots) == 1).any():
                 return True
-        return by.total > 0.0 and bool(by.get(part.slots()).any())
+        return bool(by.get(part.slots()).any())
 
     def draw(self, n: int, rng: np.random.Generator) -> Slots:
         parts = self.parts(self._every._now(), n, rng)

@@ -243,6 +243,10 @@ cdef class Starts:
         """See ``Rows.parts``."""
         return [(self, rows, n, 1.0)]
 
+    def has_exact_parts(self, rows):
+        """See ``Rows.has_exact_parts``."""
+        return False
+
     def is_exact(self, rows):
         """See ``Rows.is_exact``."""
         return False

@@ -24,6 +24,13 @@ class TreeDraws(DerivedState):
         as_handles: bool,
         without: _Slots | None = None,
     ) -> tuple[_Slots, NDArray[np.int64], _Floats, float, float]: ...
+    def draw_each(
+        self,
+        trees: tuple[TreeDraws, ...],
+        counts: tuple[int, ...],
+        rng: np.random.Generator,
+        stratified: bool,
+    ) -> tuple[_Slots, _Floats]: ...
     @property
     def least(self) -> float: ...
     @property

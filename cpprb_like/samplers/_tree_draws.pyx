@@ -72,6 +72,31 @@ cdef class TreeDraws(DerivedState):
         self.drawn = stop
         return slots, c_indexes(self.ring, slots, as_handles), weights, least, total
 
+    def draw_each(self, tuple trees not None, tuple counts not None, rng, bint stratified):
+        """Draw ``counts[k]`` rows of ``trees[k]`` with replacement, all of which this one is the whole of.
+
+        Returns the slots and the weights, tree by tree. A tree without a weight raises
+        ``NotEnoughDataError``.
+        """
+        cdef Manner manner = STRATIFIED if stratified else INDEPENDENT
+        cdef intp_t k, n = sum(counts), count, start = 0, found = 1
+        cdef TreeDraws one
+        cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray weights = c_numbers(1, &n, cnp.NPY_FLOAT64)
+        cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(slots)
+        cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
+        bit_generator = rng.bit_generator
+        cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
+        with bit_generator.lock:
+            self.drawn = self.ring.c_stop()
+            for k in range(len(trees)):
+                one, count = trees[k], counts[k]
+                one.c_sync_weights()
+                found &= one.tree.c_draw_leaves(bitgen, manner, leaves + start, values + start, count)
+                start += count
+        c_check_drawn(manner, found, n)
+        return slots, weights
+
     cdef void c_lift(
         self, const intp_t* slots, float64_t* weights, intp_t n
     ) noexcept nogil:

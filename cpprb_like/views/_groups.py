@@ -12,6 +12,7 @@ import numpy as np
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._rows.row_handles import find_rows, handles
+from cpprb_like.samplers._masses import members_of
 from cpprb_like.samplers._rules import distinct
 from cpprb_like.views._items_of_batch import TEXT
 from cpprb_like.views._layer import Fields, ViewedRows
@@ -170,14 +171,7 @@ class _Groups(Rule):
 
     def members(self, leaders: Slots) -> Slots:
         """The rows of groups, as they came, shape (n, k); ``leaders`` are their last rows."""
-        found = np.empty((len(leaders), self.group_size), np.intp)
-        if not len(leaders):
-            return found
-        nexts = self._nexts
-        for place in range(self.group_size):
-            leaders = nexts[leaders]
-            found[:, place] = leaders
-        return found
+        return members_of(self._nexts, leaders, self.group_size)
 
     def reason(self, slot: int) -> str:
         slots, k = np.array([slot], np.intp), self.group_size
