@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cpprb_like.samplers._priority_powers import importance, weigh
+from cpprb_like.samplers._priority_powers import importance, least_of, weigh
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,3 +72,10 @@ def test_the_rarest_row_weighs_one() -> None:
     for n in COUNTS[1:]:
         for beta in EXPONENTS:
             assert importance(np.full(n, 0.3), 0.3, beta, False).tolist() == [1.0] * n
+
+
+@pytest.mark.parametrize("n", COUNTS)
+def test_the_least_of_some_weights(n: int) -> None:
+    """As NumPy finds it; without any it is infinite."""
+    weights = spread(n, 40)
+    assert least_of(weights) == weights.min(initial=np.inf)

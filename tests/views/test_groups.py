@@ -21,6 +21,7 @@ from cpprb_like import NotEnoughDataError, ReplayBuffer, load
 from cpprb_like._rows.row_handles import find_rows, handles
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import LegacyUniform, Prioritized, RankBased, Recency, Uniform
+from cpprb_like.samplers._masses import members_of
 from cpprb_like.views import Among, AtMost, Groups, NStep, Packed, Rule, Sequences
 
 HISTORIES = int(os.environ.get("CPPRB_LIKE_MASS_HISTORIES", "60" if LONG else "2"))
@@ -407,3 +408,16 @@ def test_one_view_has_one_rule_that_draws_groups() -> None:
     rb = ReplayBuffer(10, FIELDS)
     with pytest.raises(ValueError, match="More: expected one rule that draws groups"):
         rb.view(Groups("key", 2), More("x", 2))
+
+
+def test_rows_are_linked_in_circles() -> None:
+    """A row of no ring is an error, and no memory is read there."""
+    rng = np.random.default_rng(0)
+    groups, nexts = rng.permutation(40).reshape(10, 4), np.zeros(40, np.intp)
+    nexts[groups] = np.roll(groups, -1, axis=1)
+    assert members_of(nexts, groups[:, -1].copy(), 4).tolist() == groups.tolist()
+    assert members_of(nexts, np.empty(0, np.intp), 4).shape == (0, 4)
+    nexts[3] = 40
+    for leaders in ([-1], [40], [3]):
+        with pytest.raises(IndexError, match="below 40"):
+            members_of(nexts, np.array(leaders), 4)

@@ -494,3 +494,28 @@ def compare_tasks(view: Any) -> None:
         own = slots[by.get(slots) > 0]
         assert len({int(tasks[slot]) for slot in own}) == 1
         assert len(own) == part.count == np.sum(tasks == tasks[own[0]])
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+@pytest.mark.parametrize("counts", [(4, 3, 2), (0, 5, 0), (0, 0, 0), (1, 0, 90)])
+def test_one_call_draws_what_a_call_for_each_value_draws(
+    stratified: bool, counts: tuple[int, ...]
+) -> None:
+    """The same rows and weights, by the same random numbers."""
+    rb = filled(sampler=Prioritized())
+    rb.update_priorities(np.arange(60), 1 + np.arange(60) % 7)
+    view = rb.view(Share({"task": {0: 1, 1: 1, 2: 1}}))
+    view.sample(1)
+    starts: Any = view._now.starts
+    sampler: Any = rb.sampler
+    every = starts.over(sampler.rows)
+    trees = tuple(starts._of(value).over(None) for value in range(3))
+    together, apart = np.random.default_rng(1), np.random.default_rng(1)
+    slots, weights = every.draw_each(trees, counts, together, stratified)
+    drawn = [
+        tree.draw(n, apart, True, stratified, False) for tree, n in zip(trees, counts, strict=True)
+    ]
+    assert slots.tolist() == [slot for one in drawn for slot in one[0].tolist()]
+    assert weights.tolist() == [weight for one in drawn for weight in one[2].tolist()]
+    assert together.random() == apart.random()
+    assert every.drawn == rb.ring.written
