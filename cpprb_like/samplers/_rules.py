@@ -103,12 +103,13 @@ class Rules:
             rule.leave(lost)
         for by_rule in self._by_rule:
             by_rule[lost] = 0.0
-        chunks = [self._masses_of(rows[k : k + CHUNK]) for k in range(0, len(rows), CHUNK)]
+        masses = np.empty(len(rows))
+        for k in range(0, len(rows), CHUNK):
+            masses[k : k + CHUNK] = self._masses_of(rows[k : k + CHUNK])
         if self.group is not None:
             self._note(rows)
-            return np.zeros(len(rows))  # the masses of groups follow
-        found = chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0), *chunks])
-        return found.astype(np.float64, copy=False)
+            masses[:] = 0.0  # the masses of groups follow
+        return masses
 
     def number(self, slots: Slots, ring: int) -> Slots:
         """The numbers of the rows of a ring."""

@@ -1,7 +1,7 @@
 """``Newest``: draws among the rows of the newest versions, as a layer of a view.
 
-Versions are known by slot. The rows of versions that are drawn stand in sorted runs, so the rows
-that a rise of the cut leaves out are the first of each run. Not here: masses (``samplers._rules``).
+Versions are followed as integers of the same order. Not here: which rows are of versions from a cut
+on (``_newer_rows``), and when rows are told of (``samplers._rules``).
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
+from cpprb_like.samplers._rules import distinct
 from cpprb_like.schedules import check
 from cpprb_like.views._layer import Fields, ViewedRows
+from cpprb_like.views._newer_rows import NewerRows
 from cpprb_like.views._rule import Moved, Rule, check_number
 
-FRESH = 1 << 12  # rows that are not sorted yet
-RUNS = 32  # most sorted runs, before runs of similar lengths are merged
 SPAN = 256  # half-lives from one reference to the next: masses are at most 2**300
-NO_SLOTS: Slots = np.empty(0, np.intp)
-NO_ROW, EVERY_ROW = math.inf, -math.inf  # cuts
+LEAST, MOST = -(2**63), 2**63 - 1  # of int64
 
 
 class Newest(Rule):
@@ -51,8 +50,8 @@ class Newest(Rule):
     ------
     TypeError, ValueError
         A parameter is of a wrong type or value, or not exactly one is given. By ``view``: there is
-        no such field, or it is not one bool or number a row. By ``sample``: a version is NaN, or
-        infinite with ``half_life``; the function returns anything but a number.
+        no such field, or it is not one bool or number of at most 64 bits a row. By ``sample``: a
+        version is NaN, or infinite with ``half_life``; the function returns anything but a number.
 
     Notes
     -----
@@ -65,8 +64,8 @@ class Newest(Rule):
     all rows costs a version that goes while older ones wait, and a threshold that falls. With
     ``half_life`` a new version costs nothing, but for a computation of all masses every 256
     half-lives; rows more than 1,000 half-lives behind may have mass 0. Memory for each view, beside
-    that of ``Among``: 1 byte a row and those of the version, and up to 32 for each row that is
-    drawn, or with ``half_life`` of the newest version.
+    that of ``Among``: 24 bytes a row, and about 150 for each version that is drawn, or with
+    ``half_life`` for one.
 
     Examples
     --------
@@ -110,7 +109,7 @@ class Newest(Rule):
             if callable(half_life):
                 raise TypeError(f"half_life: expected a number, got {half_life!r}")
         elif not callable(at_least):
-            as_threshold(at_least, np.dtype(int), field)
+            as_cut(at_least, np.dtype(int), field)
         self.field = field
         self.k = k
         self.at_least = at_least
@@ -118,6 +117,11 @@ class Newest(Rule):
 
     def follows(self, fields: Fields) -> tuple[str]:
         check_number("Newest", self.field, fields)
+        if fields[self.field].dtype.itemsize > 8:
+            raise ValueError(
+                f"Newest: expected a field of at most 64 bits, got {self.field!r} of "
+                f"{fields[self.field].dtype}"
+            )
         return (self.field,)
 
     def open(self, rows: ViewedRows) -> Rule:
@@ -131,143 +135,41 @@ class Newest(Rule):
 class Versions(Rule):
     """The versions of the rows of a view, and a cut: rows of this version or newer have mass 1.
 
-    ``moved`` alone changes the cut. A subclass has ``_target``.
+    A subclass has ``moved``, which moves the cut. Versions are integers: see ``as_order``.
     """
 
     def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
         self._layer = layer
         self._name = layer.field
-        self._dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # bools as 0 and 1
-        # The version by slot, and whether there is a row.
-        self._versions, self._known = np.zeros(numbers, self._dtype), np.zeros(numbers, np.bool_)
-        self.begin()
+        self._dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+        self._rows = NewerRows(numbers)
 
     def follows(self, fields: Fields) -> tuple[str]:
         return self._layer.follows(fields)
 
     def begin(self) -> None:
-        self._cut: Any = NO_ROW
-        self._known[:] = False
-        self._runs: list[tuple[Array, Slots]] = []  # versions, ascending, and slots
-        self._fresh: list[Slots] = []  # slots that are in no run yet
-        self._n_fresh = 0
+        self._rows.clear()
 
     def masses(self, rows: Batch, slots: Slots) -> Array:
-        given = rows[self._name].reshape(-1)
-        self._check(given)
-        versions, known = self._versions, self._known
-        taken, now = slots, given
-        if not is_ascending(slots):  # the last of a row that comes twice
-            taken, last = np.unique(slots[::-1], return_index=True)
-            now = given[::-1][last]
-        before, was_known = versions[taken], known[taken]
-        is_other = (before != now) | ~was_known
-        versions[taken] = now
-        known[taken] = True
-        self._count(before[is_other & was_known & (before >= self._cut)], -1)
-        has_mass = is_other & (now >= self._cut)
-        self._count(now[has_mass], 1)
-        self._keep(taken[has_mass])
-        return self._weigh(given if taken is slots else versions[slots])
+        return self._rows.put(slots, self._read(rows))
 
-    def _weigh(self, versions: Array) -> Array:
-        """The masses of rows of these versions."""
-        masses: Array = versions >= self._cut
-        return masses
-
-    def _check(self, versions: Array) -> None:
-        """Raise ``ValueError`` for a version that cannot be compared."""
+    def _read(self, rows: Batch) -> Array:
+        """The versions of rows. Raises ``ValueError`` for one that cannot be compared."""
+        versions = rows[self._name].reshape(-1)
         if versions.dtype.kind == "f" and np.isnan(versions).any():
             raise ValueError(f"Newest: expected versions, got NaN in the field {self._name!r}")
+        return as_order(versions)
 
     def leave(self, slots: Slots) -> None:
         if len(slots):
-            versions, known = self._versions, self._known
-            slots = np.unique(slots[known[slots]])
-            known[slots] = False
-            gone = versions[slots]
-            self._count(gone[gone >= self._cut], -1)
-
-    def _count(self, versions: Array, by: int) -> None:
-        """Note that rows of these versions, from the cut on, have come, or with -1 gone."""
-
-    def moved(self) -> Moved | None:
-        old, new = self._cut, self._target()
-        if new == old:
-            return None
-        if new > old:
-            self._sort()
-        self._cut = new
-        slots = self._left_out(old) if new > old else self._let_in(old)
-        return slots, np.full(len(slots), new < old)
-
-    def _target(self) -> Any:
-        """The cut as it has to be now."""
-        raise NotImplementedError
-
-    def _let_in(self, old: Any) -> Slots:
-        """The rows between the cut and an older one, which was greater."""
-        versions, known = self._versions, self._known
-        slots: Slots = np.flatnonzero(known & (versions >= self._cut) & (versions < old))
-        self._keep(slots)
-        return slots
-
-    def _left_out(self, old: Any) -> Slots:
-        """The rows between an older cut and this one, which is greater; out of all runs."""
-        left, parts = [], [NO_SLOTS]
-        for versions, slots in self._runs:
-            end = int(np.searchsorted(versions, self._cut))
-            parts.append(slots[:end])
-            if end < len(slots):
-                left.append((versions[end:], slots[end:]))
-        self._runs = left
-        out = np.concatenate(parts)
-        all_versions, known = self._versions, self._known
-        versions = all_versions[out]  # they may have changed since
-        found: Slots = out[known[out] & (versions >= old) & (versions < self._cut)]
-        return found
-
-    # ------------------------------------------------------------------ runs
-
-    def _keep(self, slots: Slots) -> None:
-        """Note rows that a rise of the cut may leave out."""
-        if len(slots):
-            self._fresh.append(slots)
-            self._n_fresh += len(slots)
-            if self._n_fresh > FRESH:
-                self._sort()
-
-    def _sort(self) -> None:
-        """Make a run of new rows; with many runs, merge each that is not half as long as another.
-
-        So a row is sorted as often as the logarithm of the number of rows.
-        """
-        if not self._fresh:
-            return
-        runs = self._runs
-        runs.append(self._run(self._fresh))
-        self._fresh, self._n_fresh = [], 0
-        if len(runs) > RUNS:
-            while len(runs) > 1 and len(runs[-2][1]) <= 2 * len(runs[-1][1]):
-                runs[-2:] = [self._run([slots for _, slots in runs[-2:]])]
-
-    def _run(self, parts: list[Slots]) -> tuple[Array, Slots]:
-        """Those of these rows that have a mass, by their present version."""
-        slots = np.concatenate(parts)
-        if not is_ascending(slots):
-            slots = np.unique(slots)
-        all_versions, known = self._versions, self._known
-        versions = all_versions[slots]
-        has_mass = known[slots] & (versions >= self._cut)
-        versions, slots = versions[has_mass], slots[has_mass]
-        order = np.argsort(versions, kind="stable")
-        return versions[order], slots[order]
+            self._rows.take_out(slots)
 
     def reason(self, slot: int) -> str:
-        version = self._versions[slot]
-        return f"Newest leaves it out: {self._name} {version}, {self._why(version)}"
+        version = int(self._rows.versions[slot])
+        shown = as_numbers(version, self._dtype)
+        return f"Newest leaves it out: {self._name} {shown}, {self._why(version)}"
 
-    def _why(self, version: Any) -> str:
+    def _why(self, version: int) -> str:
         """What a version is compared with."""
         raise NotImplementedError
 
@@ -278,148 +180,152 @@ class AtLeast(Versions):
     def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
         super().__init__(layer, dtype, numbers)
         if not callable(layer.at_least):
-            self._target()  # raises for a number that the field does not hold
+            as_cut(layer.at_least, self._dtype, self._name)  # raises where the field has no such
 
     @property
     def by_host(self) -> bool:  # type: ignore[override]
         """A function is for this process alone."""
         return not callable(self._layer.at_least)
 
-    def _target(self) -> Any:
+    def moved(self) -> Moved | None:
         given: Any = self._layer.at_least
-        return as_threshold(given() if callable(given) else given, self._dtype, self._name)
+        cut = as_cut(given() if callable(given) else given, self._dtype, self._name)
+        return None if cut == self._rows.cut else self._rows.move(cut, MOST)
 
-    def _why(self, version: Any) -> str:  # noqa: ARG002
-        return f"at_least is {self._cut}"
+    def _why(self, version: int) -> str:  # noqa: ARG002
+        cut = self._rows.cut
+        return f"at_least is {math.inf if cut is None else as_numbers(cut, self._dtype)}"
 
 
 class NewestVersions(Versions):
-    """A cut that leaves k versions; without older rows it is ``EVERY_ROW``."""
+    """A cut that leaves k versions; without older rows it is ``LEAST``."""
 
     def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
-        self._k = layer.k or 1
         super().__init__(layer, dtype, numbers)
+        self._k = layer.k or 1
 
-    def begin(self) -> None:
-        super().begin()
-        self._counts: dict[Any, int] = {}  # rows of each version from the cut on
-
-    def _count(self, versions: Array, by: int) -> None:
-        if not len(versions):
-            return
-        counts, distinct = self._counts, versions[:1]
-        numbers: Any = [len(versions)]
-        if len(versions) > 1 and not (versions == versions[0]).all():
-            distinct, numbers = np.unique(versions, return_counts=True)
-        for version, number in zip(distinct.tolist(), numbers, strict=True):
-            counts[version] = counts.get(version, 0) + by * number
-            if not counts[version]:
-                del counts[version]
-
-    def _target(self) -> Any:
-        missing = self._k - len(self._counts)
+    def moved(self) -> Moved | None:
+        rows, missing = self._rows, self._k - self._rows.count
         if missing < 0:
-            return self._dtype.type(sorted(self._counts)[-self._k])
-        if missing == 0 or self._cut == EVERY_ROW:
-            return self._cut
-        versions, known = self._versions, self._known
-        older = np.unique(versions[known & (versions < self._cut)])
-        return older[-missing] if len(older) > missing else EVERY_ROW
+            return rows.move(rows.cut, self._k)
+        if missing == 0 or rows.cut == LEAST:
+            return None
+        older = distinct(rows.older())  # ``np.unique`` takes ten times as long for many
+        return rows.move(int(older[-missing]) if len(older) > missing else LEAST, self._k)
 
-    def _let_in(self, old: Any) -> Slots:
-        slots = super()._let_in(old)
-        self._count(self._versions[slots], 1)
-        return slots
-
-    def _left_out(self, old: Any) -> Slots:
-        for version in [version for version in self._counts if version < self._cut]:
-            del self._counts[version]
-        return super()._left_out(old)
-
-    def _why(self, version: Any) -> str:  # noqa: ARG002
-        return f"the oldest of the newest {self._k} is {self._cut}"
+    def _why(self, version: int) -> str:  # noqa: ARG002
+        least = as_numbers(self._rows.least, self._dtype)
+        return f"the oldest of the newest {self._k} is {least}"
 
 
 class Weighed(NewestVersions):
     """Masses by the distance to a reference, which depends on the newest version alone."""
 
     by_host = False
-
-    def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
-        self._half_life: Any = layer.half_life
-        super().__init__(layer, dtype, numbers)
+    _newest: int | None = None
+    _reference: Any = None
 
     def begin(self) -> None:
         super().begin()
-        self._newest: Any = None
-        self._reference: Any = None
+        self._newest = self._reference = None
 
-    def _check(self, versions: Array) -> None:
-        super()._check(versions)
-        if versions.dtype.kind == "f" and not np.isfinite(versions).all():
+    def masses(self, rows: Batch, slots: Slots) -> Array:
+        versions = self._read(rows)
+        if self._dtype.kind == "f" and not np.isfinite(self._numbers(versions)).all():
             raise ValueError(
                 f"Newest: half_life: expected finite versions, got one that is infinite in the "
                 f"field {self._name!r}"
             )
+        self._rows.put(slots, versions)
+        return self._weigh(versions)
+
+    def moved(self) -> Moved | None:
+        super().moved()
+        newest = self._rows.least  # of one
+        if newest is None or newest == self._newest:
+            return None
+        self._newest = newest
+        reference = reference_of(self._numbers(newest).item(), self._half_life)
+        if reference == self._reference:
+            return None
+        self._reference = reference
+        slots = self._rows.rows()
+        return slots, self._weigh(self._rows.versions[slots])
+
+    @property
+    def _half_life(self) -> Any:
+        return self._layer.half_life
+
+    def _numbers(self, versions: Any) -> Array:
+        """Versions as int64 or float64 that have the differences of the values of the field."""
+        return as_numbers(versions, np.dtype(float if self._dtype.kind == "f" else np.int64))
 
     def _weigh(self, versions: Array) -> Array:
         if self._reference is None:
             return np.zeros(len(versions))
-        exponents = half_lives(versions, self._reference, self._half_life)
+        exponents = half_lives(self._numbers(versions), self._reference, self._half_life)
         return np.exp2(np.minimum(exponents, SPAN + 1))  # ``moved`` follows where there are more
 
-    def moved(self) -> Moved | None:
-        super().moved()
-        newest = max(self._counts, default=None)
-        if newest is None or newest == self._newest:
-            return None
-        self._newest = newest
-        reference = reference_of(newest, self._dtype, self._half_life)
-        if reference == self._reference:
-            return None
-        self._reference = reference
-        versions, known = self._versions, self._known
-        slots = np.flatnonzero(known)
-        return slots, self._weigh(versions[slots])
-
-    def _why(self, version: Any) -> str:
-        newest = np.array([max(self._counts, default=version)], self._dtype)
-        behind = half_lives(newest, version, self._half_life)[0]
+    def _why(self, version: int) -> str:
+        newest = self._numbers([self._rows.least])
+        behind = half_lives(newest, self._numbers(version).item(), self._half_life)[0]
         return f"{behind:.6g} half-lives behind the newest"
 
 
-def is_ascending(slots: Slots) -> bool:
-    """Whether each is greater than the one before: so none comes twice."""
-    return len(slots) == 1 or bool((slots[1:] > slots[:-1]).all())
+def as_order(numbers: Array) -> Array:
+    """Bools, or numbers other than NaN, as int64 in the same order; as float64 floats are exact."""
+    if numbers.dtype.kind == "f":
+        return flipped((numbers.astype(np.float64) + 0.0).view(np.int64))  # without a negative 0
+    order = np.ascontiguousarray(numbers, np.int64)
+    return order ^ LEAST if is_uint64(numbers.dtype) else order
 
 
-def as_threshold(value: Any, dtype: np.dtype[Any], field: str) -> Any:
-    """A number as one of a dtype, or infinite; what is at least the one is so of the other."""
+def as_numbers(order: Any, dtype: np.dtype[Any]) -> Array:
+    """The numbers of a dtype that are these integers, by ``as_order``."""
+    order = np.asarray(order, np.int64)
+    if dtype.kind == "f":
+        return np.asarray(flipped(order).view(np.float64).astype(dtype))
+    return np.asarray((order ^ LEAST if is_uint64(dtype) else order).astype(dtype))
+
+
+def is_uint64(dtype: np.dtype[Any]) -> bool:
+    """Whether numbers of a dtype are greater than those of int64."""
+    return dtype.kind == "u" and dtype.itemsize == 8
+
+
+def flipped(bits: Array) -> Array:
+    """The bits of float64 as int64 in the same order, and back."""
+    order: Array = bits ^ (bits >> 63 & MOST)
+    return order
+
+
+def as_cut(value: Any, dtype: np.dtype[Any], field: str) -> int | None:
+    """A number as the least of the versions of a dtype that are at least it; None for none."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise TypeError(f"at_least: expected a number, got {value!r}")
     if value != value:  # NaN
         raise ValueError(f"at_least: expected a number, got {value!r}")
-    if value in (NO_ROW, EVERY_ROW):
-        return float(value)
     if dtype.kind == "f":
         try:
             with np.errstate(over="ignore"):
-                return dtype.type(value)
+                threshold = dtype.type(value)
         except OverflowError as error:
             raise ValueError(
                 f"at_least: field {field!r} is {dtype}, which does not hold {value!r}"
             ) from error
-    least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    whole: Any = math.ceil(value)
-    if whole > most:
-        return NO_ROW
-    return EVERY_ROW if whole <= least else dtype.type(whole)
+    else:
+        least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        whole: Any = value if value in (math.inf, -math.inf) else math.ceil(value)
+        if whole > most:
+            return None
+        threshold = max(whole, least)
+    return int(as_order(np.array([threshold], dtype))[0])
 
 
-def half_lives(versions: Array, reference: Any, half_life: float) -> Array:
-    """How many half-lives versions are ahead of a reference, a number of their dtype."""
+def half_lives(versions: Array, reference: float, half_life: float) -> Array:
+    """How many half-lives versions, int64 or float64, are ahead of a reference."""
     if versions.dtype.kind == "f":
-        ahead: Array = versions.astype(np.float64) - float(reference)
+        ahead: Array = versions - reference
     else:  # differences modulo 2**64 are exact
         modular, other = versions.astype(np.uint64), np.asarray(reference).astype(np.uint64)
         above, below = (modular - other).astype(float), (other - modular).astype(float)
@@ -428,14 +334,12 @@ def half_lives(versions: Array, reference: Any, half_life: float) -> Array:
         return ahead / half_life
 
 
-def reference_of(newest: Any, dtype: np.dtype[Any], half_life: float) -> Any:
-    """A number of the dtype, by the newest version alone, which is up to 256 half-lives ahead."""
+def reference_of(newest: float, half_life: float) -> float:
+    """A number by the newest version alone, which is up to 256 half-lives ahead of it."""
     step: Any = SPAN * half_life
-    if dtype.kind != "f":
+    if isinstance(newest, int):
         step = max(1, int(min(step, 2.0**63)))
-    reference: Any = newest - newest % step
-    if dtype.kind != "f":
-        reference = max(reference, int(np.iinfo(dtype).min))
-    elif not 0 <= newest - reference <= step:  # rounded
-        reference = newest
-    return dtype.type(reference)
+    reference: float = newest - newest % step
+    if isinstance(newest, int):
+        return max(reference, LEAST)
+    return reference if 0 <= newest - reference <= step else newest  # rounded
