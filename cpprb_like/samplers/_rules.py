@@ -302,11 +302,12 @@ def as_rows(where: str, found: Any, numbers: int) -> Slots:
     rows = np.asarray(found)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise ValueError(f"{where}: expected slots, got {rows.dtype} of shape {rows.shape}")
-    if len(rows) and not 0 <= rows.min() <= rows.max() < numbers:
+    slots = np.ascontiguousarray(rows, np.intp)
+    if len(slots) and slots.view(np.uintp).max() >= numbers:  # negative ones are large
         raise IndexError(
             f"{where}: expected slots from 0 to {numbers - 1}, got {rows.min()} to {rows.max()}"
         )
-    return np.ascontiguousarray(rows, np.intp)
+    return slots
 
 
 def as_masses(where: str, found: Any, n: int) -> Array:
