@@ -10,8 +10,11 @@ import math
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.samplers._rows import Rows
+from cpprb_like.samplers._ruled import RuledRows
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,9 @@ class Mass:
         The greatest priority that a row was given.
     moment : float
         Time of these values, by ``time.monotonic``.
+    left : int
+        Of a view whose rules count draws, as ``AtMost`` does: items or groups that a batch without
+        repetition can have. Else 0.
     """
 
     rows: int
@@ -37,6 +43,7 @@ class Mass:
     least: float
     largest: float
     moment: float
+    left: int = 0
 
 
 def mass_of(shards: FollowedShards, starts: Rows | None) -> Mass:
@@ -45,7 +52,7 @@ def mass_of(shards: FollowedShards, starts: Rows | None) -> Mass:
         shards.follow()
         rows, weights = len(shards.group), shards.weights
         masses = None if starts is None else starts.over(weights)
-        total, least, greatest = float(rows), 1.0, 1.0
+        total, least, greatest, left = float(rows), 1.0, 1.0, 0
         if weights is not None:
             greatest = weights.largest_priority
             if starts is not None:
@@ -60,4 +67,9 @@ def mass_of(shards: FollowedShards, starts: Rows | None) -> Mass:
                 total, least = weights.total, weights.least
         elif starts is not None:
             total = float(starts.count) if masses is None else starts.weigh(masses)
-    return Mass(rows, total, least, greatest, time.monotonic())
+        if masses is not None and isinstance(starts, RuledRows) and starts.rules.counts:
+            if starts.is_exact(masses):
+                left = masses.count(rows)
+            else:
+                left = int(np.count_nonzero(masses.get(starts.slots())))
+    return Mass(rows, total, least, greatest, time.monotonic(), left)

@@ -47,6 +47,8 @@ class BatchKind:
     specs: Mapping[str, ColumnSpec]  # fields of a batch
     pairs: list[Pair]  # fields that are stacks and next stacks of the same frames
     plan: ItemPlan | None = None  # layout of values of any length; None without such fields
+    group_size: int = 1  # rows of an item that a rule draws as a group
+    counts: bool = False  # whether the hosts count draws of the view: no row is twice in a batch
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -131,7 +133,7 @@ class Ahead:
                 groups.append(self._ask(kind, until))
             group = groups[0]
             self._collect(group, kind, until)
-            is_far = self._ahead > 0 and any(part.drawer is None for part in group.parts)
+            is_far = self._ahead_of(kind) and any(part.drawer is None for part in group.parts)
             while len(groups) <= self._ahead_now and is_far:
                 groups.append(self._ask(kind, until))
             if group.next == 0 and len(groups) > 1:
@@ -146,6 +148,10 @@ class Ahead:
                 kind.plan.laid.ragged.ring = group.ring
                 return kind.plan.put(batch, slots)
             return batch
+
+    def _ahead_of(self, kind: BatchKind) -> int:
+        """How many calls ahead of need; 0 if rows of batches that are dropped would count."""
+        return 0 if kind.counts else self._ahead
 
     def forget_all(self) -> None:
         """Drop all batches that were requested and not returned."""
@@ -162,14 +168,15 @@ class Ahead:
     def _ask(self, kind: BatchKind, until: float) -> Group:
         """Ask the hosts for the next batches."""
         n = kind.n
-        most, self._ahead_now = 1, self._ahead
-        if self._ahead and any(part.drawer is None for part in self._directory.parts.values()):
-            room: float = self._ahead + 1  # batches on their way
+        most, ahead = 1, self._ahead_of(kind)
+        self._ahead_now = ahead
+        if ahead and any(part.drawer is None for part in self._directory.parts.values()):
+            room: float = ahead + 1  # batches on their way
             items_nbytes = 0.0 if kind.plan is None else self._items_nbytes.get(kind.key)
             if items_nbytes is not None:
                 room = self._room() / max(n * (kind.row_nbytes + items_nbytes), 1)
-            most = max(1, min(self._batches, int(room / (self._ahead + 1))))
-            self._ahead_now = max(0, min(self._ahead, int(room / most) - 1))
+            most = max(1, min(self._batches, int(room / (ahead + 1))))
+            self._ahead_now = max(0, min(ahead, int(room / most) - 1))
         count = self._take(n, most, until)
         group = Group(time.monotonic())
         try:
@@ -220,15 +227,23 @@ class Ahead:
     def _request(self, group: Group, kind: BatchKind, shape: tuple[int, ...], until: float) -> None:
         """Draw the host of each item by its mass, and request the items of each host."""
         self._updates.send()
-        group.parts = self._directory.parts_with_mass(kind.view, until)
+        items = shape[0], shape[1] // kind.group_size
+        distinct = items[1] if kind.counts else 0
+        if kind.counts:
+            self._directory.ask_again(kind.view)
+        group.parts = self._directory.parts_with_mass(kind.view, until, distinct)
         group.masses = masses = [part.masses[kind.view] for part in group.parts]
         totals = np.array([mass.total for mass in masses])
         group.chances = totals / totals.sum()
-        group.owners = np.zeros(shape, np.intp)
-        if len(masses) > 1:
+        owners = np.zeros(items, np.intp)
+        if len(masses) > 1 and kind.counts:
+            left = np.array([mass.left for mass in masses])
+            owners = np.stack([distinct_owners(totals, left, distinct, self._rng)])
+        elif len(masses) > 1:
             bounds = totals.cumsum()
-            targets = self._rng.random(shape) * bounds[-1]
-            group.owners = bounds[:-1].searchsorted(targets, side="right")
+            targets = self._rng.random(items) * bounds[-1]
+            owners = bounds[:-1].searchsorted(targets, side="right")
+        group.owners = owners.repeat(kind.group_size, axis=1)
         counts = np.bincount(group.owners.ravel(), minlength=len(masses)).tolist()
         group.next, group.taken, group.ring = 0, np.zeros(len(masses), np.intp), None
         group.answers = [None] * len(masses)
@@ -327,3 +342,20 @@ class Ahead:
         group.next += 1
         self.age_of_batch = time.monotonic() - group.asked
         return batch
+
+
+def distinct_owners(
+    totals: NDArray[np.float64], left: NDArray[np.int64], n: int, rng: np.random.Generator
+) -> NDArray[np.intp]:
+    """The hosts of n distinct items, of which each host has so many left.
+
+    As if the items of a host had equal masses: each is drawn at an exponential time of this rate,
+    and the first n of all are taken.
+    """
+    owners, times = [], []
+    for place, (total, most) in enumerate(zip(totals.tolist(), left.tolist(), strict=True)):
+        remaining = most - np.arange(min(n, most))
+        owners.append(np.full(len(remaining), place))
+        times.append((rng.exponential(size=len(remaining)) / (total / most * remaining)).cumsum())
+    first = np.argsort(np.concatenate(times), kind="stable")[:n]
+    return np.concatenate(owners)[first]

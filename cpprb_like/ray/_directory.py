@@ -26,7 +26,7 @@ from cpprb_like.ray._drawing import Drawer
 from cpprb_like.ray._messages import About
 from cpprb_like.ray._parts import Part, PartDownError
 from cpprb_like.samplers import Sampler
-from cpprb_like.views import Layer
+from cpprb_like.views import Layer, Rule
 
 MOST_PARTS = 1024  # incarnations of hosts that a learner can tell apart
 DOWN = 0.2  # seconds before a host that did not answer is asked again
@@ -238,6 +238,18 @@ class Directory:
                 with contextlib.suppress(PartDownError):
                     self.note(part, view, self._mass_of(part, question), asked)
 
+    def ask_again(self, view: str) -> None:
+        """Ask all hosts of other nodes for their present masses, at the same time."""
+        asked = time.monotonic()
+        questions = [
+            (part, part.host.begin("mass", self._learner, view, self.largest))
+            for part in self.parts.values()
+            if part.drawer is None and not part.down_until
+        ]
+        for part, question in questions:
+            with contextlib.suppress(PartDownError):
+                self.note(part, view, self._mass_of(part, question), asked)
+
     def _mass(self, part: Part, view: str) -> tuple[Mass, float]:
         """The present mass of a host, and the time of the question."""
         if part.down_until:
@@ -283,31 +295,43 @@ class Directory:
         part.forget_masses()
         return PartDownError(str(part.host))
 
-    def parts_with_mass(self, view: str, until: float) -> list[Part]:
-        """The hosts that have rows to draw; ``NotEnoughDataError`` if none has."""
+    def parts_with_mass(self, view: str, until: float, distinct: int = 0) -> list[Part]:
+        """The hosts that have rows to draw.
+
+        Raises ``NotEnoughDataError`` if there is none, or if a view that counts draws has fewer
+        than ``distinct`` items, or groups, left.
+        """
         usable: list[Part] = []
 
         def look() -> list[Part]:
             usable[:] = self.usable(view)
             found = [part for part in usable if part.masses[view].total > 0.0]
-            if not found and len(usable) == len(self.connection.hosts):
-                raise self._no_rows(usable)
-            return found
+            if found and sum(part.masses[view].left for part in found) >= distinct:
+                return found
+            if len(usable) == len(self.connection.hosts):
+                raise self._no_rows(view, usable, distinct)
+            return []
 
         return wait_until(
             look,
             until - time.monotonic(),
-            lambda: self._no_rows(usable),
+            lambda: self._no_rows(view, usable, distinct),
             sleep=self._wait_for_hosts,
         )
 
-    def _no_rows(self, usable: list[Part]) -> NotEnoughDataError:
-        """The error of a draw from hosts without rows, of which some do not answer."""
+    def _no_rows(self, view: str, usable: list[Part], distinct: int) -> NotEnoughDataError:
+        """The error of a draw from hosts with too few rows, of which some do not answer."""
         self.connection.check_open()
         hosts = {host.number for host in self.connection.hosts}
         down = sorted(hosts - {part.host.number for part in usable})
         waits = f"; hosts {down} do not answer" if down else ""
-        return NotEnoughDataError(f"cannot sample: no host has a row to draw{waits}")
+        wanted = f" {distinct} distinct items" if distinct else ""
+        left = sum(part.masses[view].left for part in usable)
+        found = f"the hosts have {left} to draw" if left else "no host has a row to draw"
+        layers = self.views.get(view, ())
+        rules = [type(layer).__name__ for layer in layers if isinstance(layer, Rule)]
+        by = f" by {', '.join(rules)}" if rules else ""
+        return NotEnoughDataError(f"cannot sample{wanted}: {found}{by}{waits}")
 
     def _wait_for_hosts(self, _: float) -> None:
         """Sleep, for the hosts that do not answer, and look for hosts again."""

@@ -76,6 +76,7 @@ class Drawer:
         self.identity = identity_of(replay)
         self._sources: dict[str, Any] = {"": learner}  # the learner and its views
         # The same sources, of values of any length as they travel; empty without such values.
+        # Their rules have a state of their own: all masses and draws of a view are by these then.
         self._packing: dict[str, Any] = {}
         if learner.schema.axes:
             self._packing[""] = learner.view(*for_the_way(()))
@@ -96,7 +97,7 @@ class Drawer:
     def mass(self, view: str = "", largest: float = 1.0) -> Mass:
         """The present mass of the host; ``largest`` as for ``draw``."""
         self._raise_largest(largest)
-        mass: Mass = self._sources[view].mass()
+        mass: Mass = self._packing.get(view, self._sources[view]).mass()
         return mass
 
     def draw(
@@ -118,7 +119,7 @@ class Drawer:
             columns = self._packing.get(view, self._sources[view]).sample(n, **options)
         except NotEnoughDataError:
             columns = {}
-            mass = replace(mass, total=0.0, least=math.inf)
+            mass = replace(mass, total=0.0, least=math.inf, left=0)
         masses = columns.pop("probabilities", None)
         columns.pop("weights", None)
         return Reply(self.identity, columns, masses, mass)

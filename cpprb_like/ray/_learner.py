@@ -145,8 +145,13 @@ class ClusterLearner(Closing, ModelledSource):
         """A batch of a view; ``model`` has its columns, and no rows."""
         n, names = model._read_batch_size(batch_size, options.fields)
         plan = model._item_plan(names)
+        size, counts = model._group_size(), model._counts_draws()
         if not options.replace:
             raise TypeError("replace: a cluster draws with replacement")
+        if n % size:
+            raise ValueError(
+                f"batch_size: expected a multiple of {size}, the rows of a group, got {n}"
+            )
         if options.out is not None and plan is not None:
             wanted = model._field_specs(names)
             to = plan.laid.check_out(options.out, n, wanted)
@@ -155,12 +160,14 @@ class ClusterLearner(Closing, ModelledSource):
         asked = {"indexes": options.indexes} | ({} if names is None else {"fields": names})
         with self._lock:
             beta = self._beta(options)
-            batch = self._draw_here(view, n, options.out, asked, beta)
+            batch = None
+            if size == 1 and not counts:  # rules of groups and counts have one state at a host
+                batch = self._draw_here(view, n, options.out, asked, beta)
             if batch is None:
                 specs, arrays = model._field_specs(names), None
                 if options.out is not None:
                     arrays = dict(zip(specs, check_out(options.out, n, specs), strict=True))
-                kind = BatchKind(view, n, asked, specs, self._pairs[view], plan)
+                kind = BatchKind(view, n, asked, specs, self._pairs[view], plan, size, counts)
                 batch = self._batches.next(kind, arrays)
                 self._weigh(view, batch, beta)
             self.draws += 1
@@ -221,6 +228,12 @@ class ClusterLearner(Closing, ModelledSource):
             self._directory.open_view(view, layers)
             self._pairs[view] = pairs
         return view
+
+    def _left(self, view: str) -> int:
+        """Items that a view that counts draws can draw now, of the hosts that answer."""
+        with self._lock:
+            self._directory.ask_again(view)
+            return sum(part.masses[view].left for part in self._directory.usable(view))
 
     # ------------------------------------------------------------------ priorities
 
@@ -348,11 +361,13 @@ class ClusterView(ModelledSource):
         self.buffer, self.layers, self.sampler = learner, layers, learner.sampler
         self._model = learner._model.view(*layers)
         rules = self._model._now.rules
-        if rules is not None and not all(rule.by_host for *_, rule in rules.parts):
-            raise TypeError(
-                "view: Groups, Share, AtMost, and Newest with half_life or a function are not for "
-                f"a cluster, whose hosts draw apart; got {layers}"
-            )
+        for name, _, rule in () if rules is None else rules.parts:
+            if not rule.by_host:
+                refused = next(layer for layer in layers if type(layer).__name__ == name)
+                raise TypeError(
+                    f"view: {refused!r} is not for a cluster, whose hosts draw apart by their own "
+                    "rows"
+                )
         self._view = learner._open_view(self._model, layers)
 
     _asks_ahead = True
@@ -368,8 +383,17 @@ class ClusterView(ModelledSource):
         """Set the priorities of drawn rows: see ``ClusterLearner.update_priorities``."""
         self.buffer.update_priorities(indexes, priorities)
 
+    def _group_size(self) -> int:
+        return self._model._group_size()
+
+    def _counts_draws(self) -> bool:
+        return self._model._counts_draws()
+
     def _stats(self) -> dict[str, float]:
-        return self.buffer.stats()
+        found: dict[str, float] = self.buffer.stats()
+        if self._counts_draws():
+            found["rows_left"] = self._group_size() * self.buffer._left(self._view)
+        return found
 
     def _check_epoch(self) -> None:
         self.buffer._check_epoch()

@@ -75,8 +75,6 @@ class AtMost(Rule):
 class _Counts(Rule):
     """How often each row was drawn."""
 
-    by_host = False
-
     def __init__(self, m: int, rows: ViewedRows) -> None:
         self.m, self._ring = m, rows.ring
         # Handle of the row in each slot, 0 if there was none so far; how often it was drawn.

@@ -36,14 +36,10 @@ from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.views import (
     Advantages,
     Among,
-    AtMost,
     FrameStacks,
-    Groups,
-    Newest,
     NStep,
     Offsets,
     Sequences,
-    Share,
 )
 
 
@@ -160,26 +156,6 @@ def compare_views(learner: Any) -> None:
                 assert batch.keys() == known[key].keys()
                 for name, values in batch.items():
                     np.testing.assert_array_equal(values[row], known[key][name])
-
-
-def test_rules_that_hosts_cannot_keep_apart_are_refused() -> None:
-    """Shares, groups and counts are of all hosts; a half-life of each host is another mass."""
-    with cluster(2) as replay:
-        fill(replay, 0, steps(0, 40))
-        fill(replay, 1, steps(40, 40))
-        with replay.learner(seed=0) as learner:
-            for rule in (
-                Share({"id": "equal"}),
-                Groups("id", k=2),
-                AtMost(1),
-                Newest("id", half_life=2),
-                Newest("id", at_least=lambda: 3),
-            ):
-                with pytest.raises(TypeError, match="not for a cluster, whose hosts draw apart"):
-                    learner.view(rule)
-            assert learner.view(Newest("id", at_least=70)).sample(20)["id"].min() >= 70
-            newest = learner.view(Newest("id", 3)).sample(100)["id"]  # of each host
-            assert set(newest.tolist()) <= {37, 38, 39, 77, 78, 79}
 
 
 def test_no_row_is_no_endless_wait() -> None:
