@@ -355,7 +355,11 @@ class ClusterLearner(Closing, ModelledSource):
 
 
 class ClusterView(ModelledSource):
-    """A view of the rows of all hosts: ``ClusterLearner.view``."""
+    """A view of the rows of all hosts: ``ClusterLearner.view``.
+
+    Each host follows the rules of the view for its own rows. ``Share`` raises ``TypeError``, and so
+    does ``Newest`` with ``half_life`` or a function. With ``AtMost``, ``stats`` has ``rows_left``.
+    """
 
     def __init__(self, learner: ClusterLearner, layers: tuple[Layer, ...]) -> None:
         self.buffer, self.layers, self.sampler = learner, layers, learner.sampler

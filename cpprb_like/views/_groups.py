@@ -57,6 +57,9 @@ class Groups(Rule):
     counts: if ``AtMost`` leaves out a row, the group is left out. With ``Sequences`` each row
     begins a sequence. ``replace=False`` gives distinct groups.
 
+    Each host of a cluster groups its own rows: an actor, whose rows are on one host, adds all rows
+    of a key, or all actors that do so have the same ``host``.
+
     Cost: a microsecond for each new row, before the next draw. Memory: 24 bytes and a key a row for
     each view, and some 100 bytes for each group that is not complete. A save keeps the groups.
 

@@ -52,7 +52,7 @@ class Rule(Layer):
     [3.0, 3.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]
     """
 
-    # Whether each host of a cluster may draw by the rule of its own rows.
+    # Whether each host of a cluster may draw by the rule of its own rows, apart from the others.
     by_host = True
     # Rows of a drawn group; more than 1 for a rule that draws groups: see ``Groups``.
     group_size = 1

@@ -54,7 +54,8 @@ class Share(Rule):
     The rows of a value are drawn by the sampler, in proportion to priorities and to the masses of
     other layers. Importance-sampling ``weights`` correct the priorities alone, with one scale for
     the batch, and not the shares. ``probabilities`` are those within a value times its share. The
-    share of ``Sequences`` and of n-step returns is by their first row. There is no ``epoch``.
+    share of ``Sequences`` and of n-step returns is by their first row. There is no ``epoch``, and
+    no share in a cluster: there draw the part of each value from a view with ``Among``.
 
     Cost: a draw for each value that has a part of the batch, whatever the number of its rows: with
     three values about twice the time of ``Among``. Each new or updated row takes about a tenth of a
