@@ -68,7 +68,10 @@ def mass_of(shards: FollowedShards, starts: Rows | None) -> Mass:
         elif starts is not None:
             total = float(starts.count) if masses is None else starts.weigh(masses)
         if masses is not None and isinstance(starts, RuledRows) and starts.rules.counts:
-            if starts.is_exact(masses):
+            is_exact = starts.is_exact(masses)
+            if is_exact and weights is None and starts.cuts_only:
+                left = int(total)
+            elif is_exact:
                 left = masses.count(rows)
             else:
                 left = int(np.count_nonzero(masses.get(starts.slots())))
