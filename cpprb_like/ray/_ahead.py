@@ -356,6 +356,7 @@ def distinct_owners(
     for place, (total, most) in enumerate(zip(totals.tolist(), left.tolist(), strict=True)):
         remaining = most - np.arange(min(n, most))
         owners.append(np.full(len(remaining), place))
-        times.append((rng.exponential(size=len(remaining)) / (total / most * remaining)).cumsum())
+        rates = total * remaining / max(most, 1)
+        times.append((rng.exponential(size=len(remaining)) / rates).cumsum())
     first = np.argsort(np.concatenate(times), kind="stable")[:n]
     return np.concatenate(owners)[first]
