@@ -28,7 +28,7 @@ settings.register_profile(
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
-    "ci",
+    "thorough",
     max_examples=12,
     stateful_step_count=20,
     deadline=None,

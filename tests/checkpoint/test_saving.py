@@ -97,6 +97,7 @@ OPERATIONS = st.tuples(
 )
 
 
+@pytest.mark.once
 @by_kind
 @settings(
     max_examples=max(repeats(8, 4), settings().max_examples // 6),

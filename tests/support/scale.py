@@ -1,7 +1,7 @@
 """How many cases the long tests try: a few, or with ``CPPRB_LIKE_LONG=1`` those of a release.
 
-``repeats`` is for tests that repeat one case at random times: with the Hypothesis profile ``ci``
-they repeat as often as before a release is prepared, with others less often.
+``repeats`` is for tests that repeat one case at random times: with the Hypothesis profile
+``thorough`` they repeat as often as before a release is prepared, with others less often.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 
 LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
-THOROUGH = LONG or os.environ.get("HYPOTHESIS_PROFILE") in ("ci", "long")
+THOROUGH = LONG or os.environ.get("HYPOTHESIS_PROFILE") in ("thorough", "long")
 # Processes that each test of mapped buffers kills.
 KILLS = int(os.environ.get("CPPRB_LIKE_KILLS", "16"))
 # Folders that a crash may leave of saves with files of the caller.
@@ -25,5 +25,5 @@ HISTORIES = int(os.environ.get("CPPRB_LIKE_HISTORIES", "20000" if LONG else "60"
 
 
 def repeats(thorough: int, few: int) -> int:
-    """Repetitions of one case: ``thorough`` in CI and before a release, otherwise ``few``."""
+    """Repetitions of one case: ``thorough`` before a release, otherwise ``few``."""
     return thorough if THOROUGH else few
