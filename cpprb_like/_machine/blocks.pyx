@@ -10,6 +10,8 @@ interpreter. Not here: columns of records (``_rows.gather``), and the loops over
 (``copying``).
 """
 
+from libc.string cimport memcpy
+
 from cpprb_like._c.copying cimport (
     CACHED_NBYTES, STREAMED_NBYTES, STREAMS, c_copy, c_end_stream, c_gather_strided, c_interleave,
     c_prefetch, c_stream_ahead,
@@ -78,7 +80,7 @@ cdef extern from *:
 cdef enum:
     MOST = 64                    # most threads of a copy
     FETCHED_NBYTES = 128         # larger frames are fetched by the processor itself
-    FETCHED_FRAMES = 2048        # fewer are in the second cache, since their rows were chosen
+    FETCHED_FRAMES = 256         # of fewer the processor waits for little
     BY_DEFAULT = 4               # default; more threads are no faster, as memory is the limit
 
 cdef intp_t wanted = 0               # threads; 0: the number of cores, up to BY_DEFAULT
@@ -306,18 +308,38 @@ cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nog
             c_place_value(to, whole, following, values.nbytes, placing.streams)
         elif values.outer != 1:
             c_interleave(to, frames, values.depth, values.outer, values.inner)
+        elif placing.streams and values.inner >= STREAMED_NBYTES:
+            for i in range(values.depth):
+                c_stream_ahead(to + i * values.inner, frames[i], frames[i], values.inner)
         else:
             if fetches and k + 1 < stop:
-                for i in range(values.depth, 2 * values.depth):
-                    c_prefetch(frames[i])
-                    c_prefetch(frames[i] + values.inner - 1)
-            for i in range(values.depth):  # mostly frames of consecutive rows
-                if placing.streams and values.inner >= STREAMED_NBYTES:
-                    c_stream_ahead(to + i * values.inner, frames[i], frames[i], values.inner)
-                else:
-                    c_copy(to + i * values.inner, frames[i], values.inner)
+                c_fetch_frames(frames + values.depth, values.depth, values.inner)
+            c_copy_frames(to, frames, values.depth, values.inner)
     if placing.streams:
         c_end_stream()
+
+
+cdef inline void c_fetch_frames(const char** frames, intp_t depth, intp_t nbytes) noexcept nogil:
+    """Prefetch frames of some cache lines at most."""
+    cdef intp_t i
+    for i in range(depth):
+        c_prefetch(frames[i])
+        c_prefetch(frames[i] + nbytes - 1)
+
+
+cdef inline void c_copy_frames(
+    char* to, const char** frames, intp_t depth, intp_t nbytes
+) noexcept nogil:
+    """Copy frames one behind the other; those of numbers without a call for each."""
+    cdef intp_t i
+    if nbytes > 16:
+        for i in range(depth):
+            memcpy(to, frames[i], nbytes)
+            to += nbytes
+    else:
+        for i in range(depth):
+            c_copy(to, frames[i], nbytes)
+            to += nbytes
 
 
 cdef inline void c_place_value(
