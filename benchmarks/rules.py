@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,13 @@ def by_priority(n: int) -> Iterator[Case]:
         view.sample(BATCH)
         draw = partial(view.sample, BATCH), partial(rb.sample, BATCH)
         yield f"{what}, {n:,} rows by priority", "the same draw of all rows", *draw
-    row = {name: one[:1] for name, one in columns(1).items()}
-    view = rb.view(rules['`Newest("version", 4)`'])
+    view, first = rb.view(rules['`Newest("version", 4)`']), columns(1)
+    rows = (first | {"version": number // 1000} for number in count(n))
     what = f'`add`, then `Newest("version", 4)`, {n:,} rows by priority'
     yield (
         *(what, "`add`, then the draw of all rows"),
-        lambda: (rb.add(**row), view.sample(BATCH)),
-        lambda: (rb.add(**row), rb.sample(BATCH)),
+        lambda: (rb.add(**next(rows)), view.sample(BATCH)),
+        lambda: (rb.add(**next(rows)), rb.sample(BATCH)),
     )
 
 

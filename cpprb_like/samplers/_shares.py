@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, NoReturn
 
 import numpy as np
@@ -79,27 +79,25 @@ class SharedRows(Rows):
         self, rows: Any, n: int, rng: np.random.Generator
     ) -> list[tuple[Rows, Any, int, float]]:
         """See ``Rows.parts``: the values that have rows."""
-        parts, shares, weights = [], [], rows.weights
         if not rows.total:  # reads which rows there are
             self.refuse()
-        are_exact = self.has_exact_parts(rows)
+        found, weights, are_exact = [], rows.weights, self.has_exact_parts(rows)
         for value, share in self._rules.share.shares(self._rules.draws):
             part = self._of(value)
             by = part.over(weights)
             if by.total > 0.0 and (are_exact or self._has_rows(part, by)):
-                parts.append((part, by))
-                shares.append(share)
-        if not parts:
+                found.append((part, by, share))
+        if not found:
             raise NotEnoughDataError(
                 "cannot sample: no row that can be drawn has a value with a share above 0"
             )
-        ends = ends_of(tuple(shares))
-        counts = [stop - start for start, stop in pairwise(cut(n, ends, rng.random()))]
-        return [
-            (*part, count, (stop - start) / ends[-1])
-            for part, count, (start, stop) in zip(parts, counts, pairwise(ends), strict=True)
-            if count or not n
-        ]
+        ends = ends_of(tuple([share for _, _, share in found]))
+        places, parts = cut(n, ends, rng.random()), list[tuple[Rows, Any, int, float]]()
+        for k, (part, by, _) in enumerate(found):
+            count = places[k + 1] - places[k]
+            if count or not n:
+                parts.append((part, by, count, (ends[k + 1] - ends[k]) / ends[-1]))
+        return parts
 
     def has_exact_parts(self, rows: Any) -> bool:
         """See ``Rows.has_exact_parts``."""
