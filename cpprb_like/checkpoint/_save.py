@@ -205,9 +205,11 @@ class Saving:
         self._lock = job.disk.locked()
         # Whether the thread or its caller ends the save is decided by a ``pop``, which is atomic.
         self._unowned = [True]
-        # A daemon, as an interrupt within ``Thread.start`` may leave a thread that never runs: the
-        # interpreter would wait for it. ``_finish`` waits for those that run.
-        self._thread = threading.Thread(target=self._run, name="save", daemon=True)
+        # Signal handlers run in the main thread. An interrupt within ``Thread.start`` may leave a
+        # thread there that never runs, for which the interpreter would wait: so it is a daemon, and
+        # ``_finish`` waits for those that run. Other threads may start saves after ``_finish``.
+        is_daemon = threading.current_thread() is threading.main_thread()
+        self._thread = threading.Thread(target=self._run, name="save", daemon=is_daemon)
 
     def _start(self) -> None:
         """Take the snapshot in this thread, and start the thread that writes.
@@ -220,6 +222,7 @@ class Saving:
         try:
             self._lock.__enter__()
             self._snapshot = self._job.begin()
+            _running.add(self)
             self._thread.start()
         except BaseException:
             self._call_off()
@@ -229,6 +232,7 @@ class Saving:
         """End a save whose start was interrupted, at any place."""
         self.progress.cancelled = True
         if self._owns():  # the thread never came so far, and never will
+            _running.discard(self)
             if self._snapshot is not None:
                 self._snapshot.abandon()
             self._lock.__exit__(None, None, None)
@@ -245,7 +249,6 @@ class Saving:
     def _run(self) -> None:
         if not self._owns():
             return
-        _running.add(self)
         try:
             assert self._snapshot is not None
             self._snapshot.write()
@@ -279,14 +282,17 @@ class Saving:
             raise self._error
 
 
-_running: set[Saving] = set()
+_running: set[Saving] = set()  # also one whose thread is about to start
 
 
 def _finish() -> None:
     """Wait for the saves that run, before the interpreter or a forked process ends."""
     for saving in list(_running):
-        saving._thread.join()
+        if saving._thread.is_alive():
+            saving._thread.join()
 
 
-# ``atexit`` is not called where a process of ``multiprocessing`` ends.
-threading._register_atexit(_finish)  # type: ignore[attr-defined]
+# ``atexit`` is not called where a process of ``multiprocessing`` ends. At the exit itself, as where
+# a function of ``atexit`` saves for the first time, it is too late to register.
+with contextlib.suppress(RuntimeError):
+    threading._register_atexit(_finish)  # type: ignore[attr-defined]

@@ -283,7 +283,7 @@ def test_no_save_runs_beside_one_whose_start_was_interrupted(
 
 
 PROCESS = """
-import multiprocessing, os, sys, threading, time
+import atexit, multiprocessing, os, sys, threading, time
 import numpy as np
 from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import _save
@@ -294,6 +294,21 @@ def save():
     write = _save.Snapshot.write
     _save.Snapshot.write = lambda snapshot: (time.sleep(0.3), write(snapshot))
     rb.save_async(sys.argv[2], sync=False)
+
+def late_thread():
+    save_soon = lambda: (threading.main_thread().join(), time.sleep(0.1), save())
+    threading.Thread(target=save_soon).start()
+
+def late_start():
+    begin = threading.Thread.run
+    threading.Thread.run = lambda thread: (time.sleep(0.3), begin(thread))
+    save()
+
+def at_exit():
+    del sys.modules["cpprb_like.checkpoint._save"]  # as before a first save
+    rb = ReplayBuffer(100, {"x": {"shape": ()}})
+    rb.add(x=np.arange(20))
+    atexit.register(lambda: rb.save(sys.argv[2], sync=False))
 
 def never_begins():
     rb = ReplayBuffer(100, {"x": {"shape": ()}})
@@ -330,6 +345,9 @@ globals()[sys.argv[1]]()
     ("how", "n"),
     [
         ("save", 20),
+        ("late_thread", 20),
+        ("late_start", 20),
+        ("at_exit", 20),
         pytest.param(
             "forked",
             20,
@@ -339,7 +357,11 @@ globals()[sys.argv[1]]()
     ],
 )
 def test_a_process_ends_when_its_saves_have(how: str, n: int, tmp_path: Path) -> None:
-    """It waits for a save that writes, and not for one whose start was interrupted."""
+    """It waits for a save that was started, and not for one whose start was interrupted.
+
+    Other threads may start saves when the main thread has ended, and a function of ``atexit`` may
+    start the first one.
+    """
     command = [sys.executable, "-c", PROCESS, how, str(tmp_path / "rb")]
     subprocess.run(command, check=True, timeout=30)
     assert len(load(tmp_path / "rb")) == n
