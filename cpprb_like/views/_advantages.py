@@ -162,6 +162,9 @@ class Advantages(Layer):
 class _OfRows(Layer):
     """Advantages and returns of all rows of a ring, or of several, from one change to the next."""
 
+    # The moment before the newest computation, and what it gave by number of the row.
+    _computed: tuple[Any, Array] | None = None
+
     def __init__(self, layer: Advantages, rows: ViewedRows) -> None:
         self._layer, self._ring = layer, rows.ring
         self._columns = {one.name: one for one in rows.ring.columns if not one.is_entry}
@@ -190,8 +193,6 @@ class _OfRows(Layer):
                 is_float = column in rows.ring.stored_columns and column.dtype.char in "fd"
                 if is_float and option != "logp":
                     self._in_place[option] = column
-        # The moment before the newest computation, and what it gave by number of the row.
-        self._computed: tuple[Any, Array] | None = None
 
     def _rewards(self, name: str | None) -> str:
         known = [name for name in self._columns if name in REWARD_NAMES]
@@ -242,9 +243,10 @@ class _OfRows(Layer):
             if computed is None or not self._ring.is_now(computed[0]):
                 # Later rows may be added or overwritten meanwhile. Advantages of a drawn row depend
                 # on it and on younger rows, so they are valid if it is, which the view checks.
-                self._computed = None  # an error leaves a part of new results
-                results = None if computed is None else computed[1]  # arrays to write to again
-                computed = self._ring.now(), self._compute(windows, results)
+                # None meanwhile: an error leaves a part of new results. Arrays are written to again
+                # by the one thread that takes them.
+                old = vars(self).pop("_computed", None)
+                computed = self._ring.now(), self._compute(windows, old and old[1])
                 self._computed = computed
             batch = {
                 name: values.take(windows.slots)

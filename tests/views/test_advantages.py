@@ -277,6 +277,47 @@ def test_rows_that_change_while_a_critic_is_called() -> None:
     np.testing.assert_allclose(batch["advantage"], advantages, rtol=1e-5, atol=1e-5)
 
 
+def test_two_threads_write_to_different_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both see old results: an error of one of them would be in the batch of the other."""
+    waits, written = [True, True], list[Any]()
+    barrier = threading.Barrier(2, timeout=20)
+
+    class ReadByBoth:
+        """In place of the results: a read waits for that of the other thread."""
+
+        def __get__(self, one: Any, owner: object) -> Any:
+            computed = vars(one).get("_computed")
+            if threading.current_thread() is not threading.main_thread() and waits:
+                waits.pop()
+                barrier.wait()
+            return computed
+
+        def __set__(self, one: Any, computed: object) -> None:
+            vars(one)["_computed"] = computed
+
+    def compute(self: Any, windows: Any, results: Any) -> Array:
+        written.append(results)
+        if len(written) > 1:
+            barrier.wait()  # both are here
+        return before(self, windows, results)
+
+    before = _advantages._OfRows._compute
+    monkeypatch.setattr(_advantages._OfRows, "_compute", compute)
+    monkeypatch.setattr(_advantages._OfRows, "_computed", ReadByBoth(), raising=False)
+    rb = ReplayBuffer(8, {"rew": {"shape": ()}, "terminated": {"shape": (), "dtype": bool}})
+    rb.add(rew=[1, 2], terminated=[False, True])
+    view = rb.view(Advantages(0.9, 1.0, value=None))
+    view.sample(1)
+    rb.add(rew=[3], terminated=[True])
+    threads = [threading.Thread(target=view.sample, args=(4,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not waits
+    assert [results is None for results in written].count(False) == 1
+
+
 SHARED = {name: FIELDS[name] for name in ("id", "obs", "rew", "value", "terminated")}
 
 
