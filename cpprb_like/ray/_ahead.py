@@ -128,26 +128,35 @@ class Ahead:
         groups = self.groups.setdefault(kind.key, deque())
         for other in [other for other in self.groups if other != kind.key]:
             self._forget(other)  # the program went on to another kind of batch
-        while True:
-            if not groups:
-                groups.append(self._ask(kind, until))
-            group = groups[0]
-            self._collect(group, kind, until)
-            is_far = self._ahead_of(kind) and any(part.drawer is None for part in group.parts)
-            while len(groups) <= self._ahead_now and is_far:
-                groups.append(self._ask(kind, until))
-            if group.next == 0 and len(groups) > 1:
-                asked = [one for one in groups[1].answers if isinstance(one, ray.ObjectRef)]
-                if asked:  # ready answers come to this node now, and not when they are read
-                    ray.wait(asked, num_returns=len(asked), timeout=0)
-            slots = group.owners[group.next]
-            batch = self._batch(group, kind, arrays)
-            if group.next == len(group.owners):
-                groups.popleft()
-            if kind.plan is not None and group.ring is not None:
-                kind.plan.laid.ragged.ring = group.ring
-                return kind.plan.put(batch, slots)
-            return batch
+        try:
+            return self._next(groups, kind, arrays, until)
+        except BaseException:
+            self._forget(kind.key)  # an interrupt may have left a group half done
+            raise
+
+    def _next(
+        self, groups: deque[Group], kind: BatchKind, arrays: Batch | None, until: float
+    ) -> Batch:
+        """``next``, of groups of this kind."""
+        if not groups:
+            groups.append(self._ask(kind, until))
+        group = groups[0]
+        self._collect(group, kind, until)
+        is_far = self._ahead_of(kind) and any(part.drawer is None for part in group.parts)
+        while len(groups) <= self._ahead_now and is_far:
+            groups.append(self._ask(kind, until))
+        if group.next == 0 and len(groups) > 1:
+            asked = [one for one in groups[1].answers if isinstance(one, ray.ObjectRef)]
+            if asked:  # ready answers come to this node now, and not when they are read
+                ray.wait(asked, num_returns=len(asked), timeout=0)
+        slots = group.owners[group.next]
+        batch = self._batch(group, kind, arrays)
+        if group.next == len(group.owners):
+            groups.popleft()
+        if kind.plan is not None and group.ring is not None:
+            kind.plan.laid.ragged.ring = group.ring
+            return kind.plan.put(batch, slots)
+        return batch
 
     def _ahead_of(self, kind: BatchKind) -> int:
         """How many calls ahead of need; 0 if rows of batches that are dropped would count."""

@@ -42,9 +42,10 @@ class AtMost(Rule):
     returns the drawn first row counts, of ``Groups`` each row. A row that is updated keeps its
     count. A new row in the place of another begins at 0. Saves of the view keep the counts.
 
-    Each host of a cluster counts its own rows, and no batch is asked for ahead. If a host dies, the
-    rows that others drew for the same batch are used up. A host that was started again counts its
-    rows from 0 for learners on other nodes. ``stats`` has ``rows_left`` alone.
+    Each host of a cluster counts its own rows, and no batch is asked for ahead. If a host dies, or
+    has lost rows meanwhile that a batch needs, the rows that others drew for the batch are used
+    up. A host that was started again counts its rows from 0 for learners on other nodes. ``stats``
+    has ``rows_left`` alone.
 
     ``view.stats()`` has ``rows_used_up``, rows in the buffer that were drawn m times, and
     ``rows_left``, rows that the view can draw now: of ``Sequences`` those where one can begin.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_cases import FIELDS, cluster, each_place, fill, steps
+from interruptions import Cut, cut_at, first_and_last
 from local_ray import ray
 from numpy.typing import NDArray
 from own_layers import ReturnsToGo
@@ -345,3 +347,27 @@ def compare_masses(learner: Any, n: int) -> None:
         expected = np.where(np.isin(batch["indexes"], handles), priority, 1.0) / total
         np.testing.assert_allclose(batch["probabilities"], expected, rtol=1e-6)
         assert abs((batch["id"] >= n).mean() - (1.0 - n / total)) < 0.05
+
+
+def test_draws_are_whole_after_one_that_was_interrupted() -> None:
+    """At each line of the requests: batches that are half done are dropped."""
+
+    def is_of_requests(path: str) -> bool:
+        return path.endswith("_ahead.py")
+
+    with cluster(2) as replay, replay.learner(Prioritized(), seed=0) as learner:
+        for number in range(2):
+            fill(replay, number, steps(20 * number, 20))
+        view = learner.view(NStep(1, rew="rew"))
+        names: dict[int, int] = {}  # indexes by id
+
+        def draw() -> None:
+            batch = view.sample(8)
+            for row, index in zip(batch["id"].tolist(), batch["indexes"].tolist(), strict=True):
+                assert names.setdefault(row, index) == index
+
+        for line in first_and_last(draw, is_of_requests):
+            with contextlib.suppress(Cut), cut_at(line, only=is_of_requests):
+                draw()
+            draw()
+            draw()
