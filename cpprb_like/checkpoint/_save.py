@@ -207,8 +207,9 @@ class Saving:
         self._unowned = [True]
         # Signal handlers run in the main thread. An interrupt within ``Thread.start`` may leave a
         # thread there that never runs, for which the interpreter would wait: so it is a daemon, and
-        # ``_finish`` waits for those that run. Other threads may start saves after ``_finish``.
-        is_daemon = threading.current_thread() is threading.main_thread()
+        # ``_finish`` waits for those that run. Other threads, and signal handlers while the
+        # interpreter waits for these, may start saves after ``_finish``.
+        is_daemon = threading.current_thread() is threading.main_thread() and not _ends.is_set()
         self._thread = threading.Thread(target=self._run, name="save", daemon=is_daemon)
 
     def _start(self) -> None:
@@ -283,10 +284,12 @@ class Saving:
 
 
 _running: set[Saving] = set()  # also one whose thread is about to start
+_ends = threading.Event()  # set when the main thread has ended
 
 
 def _finish() -> None:
     """Wait for the saves that run, before the interpreter or a forked process ends."""
+    _ends.set()
     for saving in list(_running):
         if saving._thread.is_alive():
             saving._thread.join()

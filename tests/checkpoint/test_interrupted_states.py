@@ -283,7 +283,7 @@ def test_no_save_runs_beside_one_whose_start_was_interrupted(
 
 
 PROCESS = """
-import atexit, multiprocessing, os, sys, threading, time
+import atexit, multiprocessing, os, signal, sys, threading, time
 import numpy as np
 from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import _save
@@ -298,6 +298,11 @@ def save():
 def late_thread():
     save_soon = lambda: (threading.main_thread().join(), time.sleep(0.1), save())
     threading.Thread(target=save_soon).start()
+
+def late_signal():
+    signal.signal(signal.SIGTERM, lambda *_: save())
+    kill = lambda: (threading.main_thread().join(), time.sleep(0.1), os.kill(os.getpid(), 15))
+    threading.Thread(target=kill).start()
 
 def late_start():
     begin = threading.Thread.run
@@ -346,6 +351,11 @@ globals()[sys.argv[1]]()
     [
         ("save", 20),
         ("late_thread", 20),
+        pytest.param(
+            "late_signal",
+            20,
+            marks=pytest.mark.skipif(sys.platform == "win32", reason="there are no signals here"),
+        ),
         ("late_start", 20),
         ("at_exit", 20),
         pytest.param(
@@ -359,8 +369,8 @@ globals()[sys.argv[1]]()
 def test_a_process_ends_when_its_saves_have(how: str, n: int, tmp_path: Path) -> None:
     """It waits for a save that was started, and not for one whose start was interrupted.
 
-    Other threads may start saves when the main thread has ended, and a function of ``atexit`` may
-    start the first one.
+    Other threads and signal handlers may start saves when the main thread has ended, and a function
+    of ``atexit`` may start the first one.
     """
     command = [sys.executable, "-c", PROCESS, how, str(tmp_path / "rb")]
     subprocess.run(command, check=True, timeout=30)
