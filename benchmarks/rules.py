@@ -1,12 +1,13 @@
 """Draws by what rows say beside the same draws without a rule: ``python benchmarks/rules.py``.
 
-And beside the samplers of TorchRL that do the same work, where it is installed. Both take turns in
-one process. Not here: single steps and draws (``run``).
+And beside the samplers of TorchRL, and a table of Reverb, that do the same work, where these are
+installed. Both take turns in one process. Not here: single steps and draws (``run``).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -127,12 +128,48 @@ def beside_torchrl(n: int) -> Iterator[Case]:
     )
 
 
+def beside_reverb() -> Iterator[Case]:
+    """Reverb's ``max_times_sampled``, by its writer and its client. Both add row by row."""
+    reverb = importlib.import_module("reverb")
+    selectors, limiter = reverb.selectors, reverb.rate_limiters.MinSize(1)
+    table = reverb.Table(
+        "rows", selectors.Uniform(), selectors.Fifo(), 10_000, limiter, max_times_sampled=1
+    )
+    server = reverb.Server([table])
+    client = reverb.Client(f"localhost:{server.port}")
+    writer = client.trajectory_writer(num_keep_alive_refs=1)
+    rows = columns(BATCH)
+    steps = [{name: values[k] for name, values in rows.items()} for k in range(BATCH)]
+    once = filled(10_000)
+    queue = once.view(AtMost(1))
+    queue.sample(10_000)
+
+    def ours() -> Any:
+        for step in steps:
+            once.add(**step)
+        return queue.sample(BATCH)
+
+    def theirs() -> Any:
+        for step in steps:
+            writer.append(step)
+            last = {name: writer.history[name][-1] for name in step}
+            writer.create_item("rows", 1.0, last)
+        writer.flush()
+        return [*client.sample("rows", BATCH)]
+
+    what = f"`add` of {BATCH} rows one by one, then `AtMost(1)`, 10,000 rows"
+    yield what, "Reverb, `max_times_sampled=1`, a server", ours, theirs
+    server.stop()
+
+
 def cases(scale: int) -> Iterator[Case]:
     """All of them, ``scale`` times as small."""
     for n in (10_000, 1_000_000, 10_000_000):
         yield from by_priority(n // scale)
     if importlib.util.find_spec("torchrl") is not None:
         yield from beside_torchrl(1_000_000 // scale)
+    if importlib.util.find_spec("reverb") is not None:
+        yield from beside_reverb()
 
 
 def main() -> None:
