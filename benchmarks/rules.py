@@ -155,10 +155,10 @@ def beside_reverb() -> Iterator[Case]:
             last = {name: writer.history[name][-1] for name in step}
             writer.create_item("rows", 1.0, last)
         writer.flush()
-        return [*client.sample("rows", BATCH)]
+        return [*client.sample("rows", BATCH, emit_timesteps=False)]
 
     what = f"`add` of {BATCH} rows one by one, then `AtMost(1)`, 10,000 rows"
-    yield what, "Reverb, `max_times_sampled=1`, a server", ours, theirs
+    yield what, "Reverb, `max_times_sampled=1`", ours, theirs
     server.stop()
 
 
