@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._ruled import RuledRows
+from cpprb_like.samplers._shares import SharedRows
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Mass:
     left : int
         Of a view whose rules count draws, as ``AtMost`` does: items or groups that a batch without
         repetition can have. Else 0.
+    values : dict
+        Of a view with ``Share``, in a cluster: ``total`` and ``left`` of the rows of each value
+        that has a share, by the value. Else empty.
     """
 
     rows: int
@@ -44,27 +50,37 @@ class Mass:
     largest: float
     moment: float
     left: int = 0
+    values: Mapping[Any, tuple[float, int]] = field(default_factory=dict)
 
 
-def mass_of(shards: FollowedShards, starts: Rows | None) -> Mass:
-    """The present mass of all rows, or of the rows at which the items of a view can start."""
+def mass_of(shards: FollowedShards, starts: Rows | None, *, by_value: bool = False) -> Mass:
+    """The present mass of all rows, or of the rows at which the items of a view can start.
+
+    ``by_value``: of a view with ``Share``, for a caller that draws by the masses of the values.
+    """
     with shards.lock:
         shards.follow()
         rows, weights = len(shards.group), shards.weights
         masses = None if starts is None else starts.over(weights)
         total, least, greatest, left = float(rows), 1.0, 1.0, 0
+        shared = starts if by_value and isinstance(starts, SharedRows) else None
+        values = dict[Any, tuple[float, int]]()
         if weights is not None:
             greatest = weights.largest_priority
             if starts is not None:
-                if not starts.cuts_only:
+                if not (starts if shared is None else shared.every).cuts_only:
                     raise ValueError(
                         "view: expected masses of 0 and 1, as of Among, got others: where several "
                         "learners draw as one by priorities, importance-sampling weights would "
                         "correct the masses too"
                     )
-                total, least = starts.weigh(masses), math.inf
+                least = math.inf
             else:
                 total, least = weights.total, weights.least
+        if shared is not None:
+            values = shared.by_value(masses)
+            total = sum(one for one, _ in values.values())
+            left = sum(one for _, one in values.values())
         elif starts is not None:
             total = float(starts.count) if masses is None else starts.weigh(masses)
         if masses is not None and isinstance(starts, RuledRows) and starts.rules.counts:
@@ -75,4 +91,4 @@ def mass_of(shards: FollowedShards, starts: Rows | None) -> Mass:
                 left = masses.count(rows)
             else:
                 left = int(np.count_nonzero(masses.get(starts.slots())))
-    return Mass(rows, total, least, greatest, time.monotonic(), left)
+    return Mass(rows, total, least, greatest, time.monotonic(), left, values)

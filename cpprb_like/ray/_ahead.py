@@ -1,7 +1,7 @@
 """``Ahead``: batches that a learner asks hosts for, ahead of the calls that need them.
 
-The host of each item is drawn by the host's mass. The host draws the item. Not here: which hosts
-answer (``_directory``), and draws at a host (``_drawing``).
+The host of each item is drawn by the host's mass (``_owners``). The host draws the item. Not here:
+which hosts answer (``_directory``), and draws at a host (``_drawing``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,14 @@ from cpprb_like.ray._blocks import Pair, join
 from cpprb_like.ray._directory import MOST_PARTS, Directory
 from cpprb_like.ray._items import ItemsOfAnswers
 from cpprb_like.ray._messages import Reply
+from cpprb_like.ray._owners import Quotas, distinct_owners, owners_of
 from cpprb_like.ray._parts import Part, PartDownError
 from cpprb_like.ray._updates import Updates
+from cpprb_like.samplers._rules import Rules
 from cpprb_like.views._items_of_batch import ItemPlan
 
+# Of a part: its place, its answer, the places of its items in a batch, which items, and how many.
+Taken = tuple[int, Reply, slice | NDArray[np.intp], slice, int]
 STORE = 0.5  # seconds between two looks at what the object stores have left
 INLINE = 100e3  # bytes of an answer that Ray carries without its object store
 
@@ -49,6 +54,7 @@ class BatchKind:
     plan: ItemPlan | None = None  # layout of values of any length; None without such fields
     group_size: int = 1  # rows of an item that a rule draws as a group
     counts: bool = False  # whether the hosts count draws of the view: no row is twice in a batch
+    rules: Rules | None = None  # rules of the view, if values have shares of each batch
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -73,6 +79,7 @@ class Group:
     asked: float  # by ``time.monotonic``
     # Place in ``parts`` of the host of each item, shape ``(batches, n)``.
     owners: NDArray[np.intp] = field(init=False)
+    quotas: Quotas | None = field(init=False)  # values of the items, where these have shares
     chances: NDArray[np.float64] = field(init=False)  # probability of a draw of each part
     parts: list[Part] = field(init=False)
     # Mass of each host by which its number of items was drawn.
@@ -82,6 +89,11 @@ class Group:
     taken: NDArray[np.intp] = field(init=False)  # items of each part that were given so far
     ring: Ring | None = field(init=False)  # values of any length of all answers
     next: int = 0  # the batch that is given next
+
+    @property
+    def left(self) -> int:
+        """Number of batches that were not given yet."""
+        return len(self.owners) - self.next
 
 
 class Ahead:
@@ -117,13 +129,14 @@ class Ahead:
         self._ahead_now = ahead  # as far as the object stores have room
         self._store_at, self._store_left = -math.inf, math.inf
         self.age_of_masses = self.age_of_batch = math.nan
+        # Of the items of the last prioritized batch: probability, and what weights correct; and the
+        # least probability of a row.
+        self.chances = self.corrected = np.empty(0)
+        self.least = math.inf
         self.waited_for_inserts = 0.0
 
     def next(self, kind: BatchKind, arrays: Batch | None) -> Batch:
-        """The next batch, from earlier requests or from new ones; ``arrays`` take its fields.
-
-        A prioritized batch has ``probabilities``, and ``least``, the least probability of a row.
-        """
+        """The next batch, from earlier requests or from new ones; ``arrays`` take its fields."""
         until = time.monotonic() + self._directory.timeout
         groups = self.groups.setdefault(kind.key, deque())
         for other in [other for other in self.groups if other != kind.key]:
@@ -143,8 +156,12 @@ class Ahead:
         group = groups[0]
         self._collect(group, kind, until)
         is_far = self._ahead_of(kind) and any(part.drawer is None for part in group.parts)
-        while len(groups) <= self._ahead_now and is_far:
-            groups.append(self._ask(kind, until))
+        try:
+            while len(groups) <= self._ahead_now and is_far:
+                groups.append(self._ask(kind, until, sum(one.left for one in groups)))
+        except (TypeError, ValueError):  # of the shares of later batches: this one comes first
+            if kind.rules is None:
+                raise
         if group.next == 0 and len(groups) > 1:
             asked = [one for one in groups[1].answers if isinstance(one, ray.ObjectRef)]
             if asked:  # ready answers come to this node now, and not when they are read
@@ -174,8 +191,8 @@ class Ahead:
             if left:
                 self._connection.give_back(left)
 
-    def _ask(self, kind: BatchKind, until: float) -> Group:
-        """Ask the hosts for the next batches."""
+    def _ask(self, kind: BatchKind, until: float, before: int = 0) -> Group:
+        """Ask the hosts for the next batches, behind ``before`` ones that are on their way."""
         n = kind.n
         most, ahead = 1, self._ahead_of(kind)
         self._ahead_now = ahead
@@ -189,7 +206,7 @@ class Ahead:
         count = self._take(n, most, until)
         group = Group(time.monotonic())
         try:
-            self._request(group, kind, (count, n), until)
+            self._request(group, kind, count, until, before)
         except BaseException:
             self._connection.give_back(count * n)
             raise
@@ -203,12 +220,14 @@ class Ahead:
         self.waited_for_inserts += time.monotonic() - began
         return count
 
-    def sample_here(self, part: Part, view: str, n: int, how: Mapping[str, Any]) -> Batch | None:
+    def sample_here(
+        self, part: Part, view: str, n: int, how: Mapping[str, Any], time_of_shares: int
+    ) -> Batch | None:
         """A batch of a part of this process, which has all rows; None if it has none to draw."""
         assert part.drawer is not None
         self._take(n, 1, time.monotonic() + self._directory.timeout)
         try:
-            batch = part.drawer.sample(view, n, self._directory.largest, how)
+            batch = part.drawer.sample(view, n, self._directory.largest, how, time_of_shares)
         except BaseException as error:
             self._connection.give_back(n)
             if isinstance(error, NotEnoughDataError):
@@ -233,31 +252,39 @@ class Ahead:
             self._store_left = min((one for one in left if one is not None), default=0.0)
         return min(self._nbytes, max(self._store_left / 2, INLINE))
 
-    def _request(self, group: Group, kind: BatchKind, shape: tuple[int, ...], until: float) -> None:
+    def _request(
+        self, group: Group, kind: BatchKind, count: int, until: float, before: int = 0
+    ) -> None:
         """Draw the host of each item by its mass, and request the items of each host."""
         self._updates.send()
-        items = shape[0], shape[1] // kind.group_size
-        distinct = items[1] if kind.counts else 0
+        n, rules, shares_of, first = kind.n // kind.group_size, kind.rules, None, before
+        if rules is not None:
+            first += rules.draws  # the time of the first batch
+            shares_of = partial(rules.share.shares_of, time=first)
+        distinct = n if kind.counts else 0
         if kind.counts:
             self._directory.ask_again(kind.view)
-        group.parts = self._directory.parts_with_mass(kind.view, until, distinct)
+        group.parts = self._directory.parts_with_mass(kind.view, until, distinct, shares_of)
         group.masses = masses = [part.masses[kind.view] for part in group.parts]
         totals = np.array([mass.total for mass in masses])
         group.chances = totals / totals.sum()
-        owners = np.zeros(items, np.intp)
-        if len(masses) > 1 and kind.counts:
+        group.quotas = None
+        owners = np.zeros((count, n), np.intp)
+        if rules is not None:
+            group.quotas = Quotas(rules.share, first, masses, count, n, self._rng)
+            owners = group.quotas.owners(self._rng, counts=kind.counts)
+        elif len(masses) > 1 and kind.counts:
             left = np.array([mass.left for mass in masses])
             owners = np.stack([distinct_owners(totals, left, distinct, self._rng)])
         elif len(masses) > 1:
-            bounds = totals.cumsum()
-            targets = self._rng.random(items) * bounds[-1]
-            owners = bounds[:-1].searchsorted(targets, side="right")
+            owners = owners_of(totals, (count, n), self._rng)
         group.owners = owners.repeat(kind.group_size, axis=1)
         counts = np.bincount(group.owners.ravel(), minlength=len(masses)).tolist()
         group.next, group.taken, group.ring = 0, np.zeros(len(masses), np.intp), None
         group.answers = [None] * len(masses)
         for place, (part, items) in enumerate(zip(group.parts, counts, strict=True)):
-            draw = kind.view, items, kind.options, self._directory.largest
+            asked = None if group.quotas is None else group.quotas.asked_of(place, owners)
+            draw = kind.view, items, kind.options, self._directory.largest, asked
             if items and part.drawer is not None:
                 group.answers[place] = part.drawer.draw(*draw, masses[place])
             elif items:
@@ -266,6 +293,8 @@ class Ahead:
                 part.told = self._directory.largest
         self._updates.tell_largest()
         self._updates.send()
+        if len(owners) < count:
+            self._connection.give_back((count - len(owners)) * kind.n)
 
     def _collect(self, group: Group, kind: BatchKind, until: float) -> None:
         """Wait for the answers, and replace the items of lost hosts by items of the others."""
@@ -299,15 +328,18 @@ class Ahead:
         if time.monotonic() > until:
             names = ", ".join(str(group.parts[place].host) for place in missing)
             raise TimeoutError(f"sample: {names} did not answer in {self._directory.timeout:g} s")
-        self._request(group, kind, group.owners[group.next :].shape, until)
+        count = group.left
+        self._request(group, kind, count, until)
+        groups = self.groups[kind.key]
+        while group.left < count and len(groups) > 1:  # they are no longer the next ones
+            self._connection.give_back(groups.pop().owners.size)
         self._collect(group, kind, until)
 
     def _batch(self, group: Group, kind: BatchKind, arrays: Batch | None) -> Batch:
         """One batch of a group: each row of the answers at the place of its item."""
         owners, specs = group.owners[group.next], kind.specs
         n = len(owners)
-        # Of each part: its answer, the places of its items, which items, and how many.
-        taken: list[tuple[int, Reply, slice | NDArray[np.intp], slice, int]] = []
+        taken: list[Taken] = []
         places: slice | NDArray[np.intp]
         for place, answer in enumerate(group.answers):
             places, count = slice(None), n
@@ -336,36 +368,25 @@ class Ahead:
                 own = np.ascontiguousarray(batch["indexes"][places])
                 batch["indexes"][places] = self.names.name(group.parts[place].number, own)
         if self._is_weighted:
-            chances = np.empty(n)
-            least = math.inf
-            for place, answer, places, items, _ in taken:
-                assert answer.masses is not None
-                scale = group.chances[place] / answer.mass.total
-                chances[places] = answer.masses[items] * scale
-            for place, answer in enumerate(group.answers):
-                one = group.masses[place] if answer is None else answer.mass
-                least = min(least, group.chances[place] * one.least / max(one.total, 1e-300))
-            batch["probabilities"], batch["least"] = chances, np.array(least)
+            self._note_chances(group, taken)
         for place, _, _, _, count in taken:
             group.taken[place] += count
         group.next += 1
         self.age_of_batch = time.monotonic() - group.asked
         return batch
 
-
-def distinct_owners(
-    totals: NDArray[np.float64], left: NDArray[np.int64], n: int, rng: np.random.Generator
-) -> NDArray[np.intp]:
-    """The hosts of n distinct items, of which each host has so many left.
-
-    As if the items of a host had equal masses: each is drawn at an exponential time of this rate,
-    and the first n of all are taken.
-    """
-    owners, times = [], []
-    for place, (total, most) in enumerate(zip(totals.tolist(), left.tolist(), strict=True)):
-        remaining = most - np.arange(min(n, most))
-        owners.append(np.full(len(remaining), place))
-        rates = total * remaining / max(most, 1)
-        times.append((rng.exponential(size=len(remaining)) / rates).cumsum())
-    first = np.argsort(np.concatenate(times), kind="stable")[:n]
-    return np.concatenate(owners)[first]
+    def _note_chances(self, group: Group, taken: list[Taken]) -> None:
+        """Note the probabilities of the items of a batch, by the masses of the request."""
+        quotas, found, least = group.quotas, np.empty(group.owners.shape[1]), math.inf
+        for place, answer, places, items, _ in taken:
+            assert answer.masses is not None
+            scale: Any = group.chances[place] / answer.mass.total
+            if quotas is not None:
+                scale = quotas.scales(place, answer.mass)[quotas.of_items[group.next, places]]
+            found[places] = answer.masses[items] * scale
+        for place, answer in enumerate(group.answers):
+            one = group.masses[place] if answer is None else answer.mass
+            least = min(least, group.chances[place] * one.least / max(one.total, 1e-300))
+        self.chances, self.corrected, self.least = found, found, least
+        if quotas is not None:
+            self.chances = found * quotas.chances(group.next)[quotas.of_items[group.next]]

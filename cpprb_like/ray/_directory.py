@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from cpprb_like.ray._calls import GONE, Host, Unknown
 from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._drawing import Drawer
 from cpprb_like.ray._messages import About
+from cpprb_like.ray._owners import values_of
 from cpprb_like.ray._parts import Part, PartDownError
 from cpprb_like.samplers import Sampler
 from cpprb_like.views import Layer, Rule
@@ -295,18 +296,27 @@ class Directory:
         part.forget_masses()
         return PartDownError(str(part.host))
 
-    def parts_with_mass(self, view: str, until: float, distinct: int = 0) -> list[Part]:
+    def parts_with_mass(
+        self,
+        view: str,
+        until: float,
+        distinct: int = 0,
+        shares_of: Callable[[set[Any]], object] | None = None,
+    ) -> list[Part]:
         """The hosts that have rows to draw.
 
         Raises ``NotEnoughDataError`` if there is none, or if a view that counts draws has fewer
-        than ``distinct`` items, or groups, left.
+        than ``distinct`` items, or groups, left, or if ``shares_of`` gives the values of all rows
+        no shares.
         """
         usable: list[Part] = []
 
         def look() -> list[Part]:
             usable[:] = self.usable(view)
             found = [part for part in usable if part.masses[view].total > 0.0]
-            if found and sum(part.masses[view].left for part in found) >= distinct:
+            masses = [part.masses[view] for part in found]
+            is_enough = bool(found) and sum(mass.left for mass in masses) >= distinct
+            if is_enough and (shares_of is None or shares_of(values_of(masses))):
                 return found
             if len(usable) == len(self.connection.hosts):
                 raise self._no_rows(view, usable, distinct)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +21,13 @@ from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers._source import Source
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes import Learner, Mass, SharedReplay
+from cpprb_like.processes._mass import mass_of
 from cpprb_like.ray._blocks import Pair, pairs_of, part
 from cpprb_like.ray._items import for_the_way
 from cpprb_like.ray._messages import Reply
 from cpprb_like.samplers import Sampler
 from cpprb_like.samplers._prioritized import ByPriority
+from cpprb_like.samplers._shares import SharedRows
 from cpprb_like.views import Layer
 from cpprb_like.views._layer import stacks_of
 
@@ -81,6 +83,7 @@ class Drawer:
         if learner.schema.axes:
             self._packing[""] = learner.view(*for_the_way(()))
         self._pairs = {"": stacked_pairs(learner, learner.schema, ())}
+        self._shared: dict[str, SharedRows] = {}  # rows of views where values have shares
         self.updates = 0  # the number of the last call of ``update``
         self._late: dict[int, int] = {}  # the answers to the last calls
         self._largest = 0.0  # the greatest priority that was given
@@ -92,11 +95,16 @@ class Drawer:
             self._pairs[view] = stacked_pairs(source, self.learner.schema, layers)
             if self._packing:
                 self._packing[view] = self.learner.view(*for_the_way(copy.deepcopy(layers)))
+            starts = self._packing.get(view, source)._now.starts
+            if isinstance(starts, SharedRows):
+                self._shared[view] = starts
             self._sources[view] = source
 
     def mass(self, view: str = "", largest: float = 1.0) -> Mass:
         """The present mass of the host; ``largest`` as for ``draw``."""
         self._raise_largest(largest)
+        if view in self._shared:
+            return mass_of(self.learner._shards, self._shared[view], by_value=True)
         mass: Mass = self._packing.get(view, self._sources[view]).mass()
         return mass
 
@@ -106,27 +114,39 @@ class Drawer:
         n: int,
         options: Mapping[str, Any],
         largest: float,
+        asked: Sequence[tuple[Any, int]] | None = None,
         mass: Mass | None = None,
     ) -> Reply:
         """Draw n items; new rows get the priority ``largest`` if it is the greatest one.
 
-        Values of any length are as ``ItemsOfAnswers`` takes them.
+        Values of any length are as ``ItemsOfAnswers`` takes them. Of a view with ``Share`` the
+        items are ``asked``: values and numbers, one after another.
         ``mass`` is the mass of the host, if the caller has just requested it.
         """
         self._raise_largest(largest)
         mass = self.mass(view) if mass is None else mass
+        if view in self._shared:
+            self._shared[view].asked = asked
         try:
             columns = self._packing.get(view, self._sources[view]).sample(n, **options)
         except NotEnoughDataError:
             columns = {}
-            mass = replace(mass, total=0.0, least=math.inf, left=0)
+            mass = replace(mass, total=0.0, least=math.inf, left=0, values={})
         masses = columns.pop("probabilities", None)
         columns.pop("weights", None)
         return Reply(self.identity, columns, masses, mass)
 
-    def sample(self, view: str, n: int, largest: float, how: Mapping[str, Any]) -> Batch:
-        """A batch with weights, where this host has all rows; ``largest`` as for ``draw``."""
+    def sample(
+        self, view: str, n: int, largest: float, how: Mapping[str, Any], time: int = 0
+    ) -> Batch:
+        """A batch with weights, where this host has all rows; ``largest`` as for ``draw``.
+
+        ``time`` is that of schedules of shares: the number of batches of the view so far.
+        """
         self._raise_largest(largest)
+        if view in self._shared:
+            starts = self._sources[view]._now.starts
+            starts.asked, self._sources[view].draws = None, time
         batch: Batch = self._sources[view].sample(n, **how)
         batch.pop("probabilities", None)
         return batch

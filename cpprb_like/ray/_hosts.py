@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -465,10 +465,16 @@ class ShardHost:
     @answers
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def draw(
-        self, learner: str, view: str, n: int, options: Mapping[str, Any], largest: float
+        self,
+        learner: str,
+        view: str,
+        n: int,
+        options: Mapping[str, Any],
+        largest: float,
+        asked: Sequence[tuple[Any, int]] | None = None,
     ) -> Reply:
         drawer = self._drawer(learner)
-        return drawer.for_the_way(drawer.draw(view, n, options, largest), view)
+        return drawer.for_the_way(drawer.draw(view, n, options, largest, asked), view)
 
     @answers
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]

@@ -36,6 +36,7 @@ from cpprb_like.ray._updates import Updates
 from cpprb_like.samplers import Sampler, Uniform
 from cpprb_like.samplers._prioritized import ByPriority, read_indexes, read_priorities
 from cpprb_like.samplers._priority_powers import importance
+from cpprb_like.samplers._rules import Rules
 from cpprb_like.schedules import value_at
 from cpprb_like.views import Layer
 
@@ -115,6 +116,7 @@ class ClusterLearner(Closing, ModelledSource):
         self.schema = model.schema
         self._lock = threading.RLock()
         self._pairs = {"": stacked_pairs(self._model, self._model.schema, ())}
+        self._rules: dict[str, Rules] = {}  # of views where values have shares
         self._drawn, self._told_at = 0, 0.0  # items that the ledger does not know yet
         at_hosts = None
         if saved is not None:
@@ -146,6 +148,7 @@ class ClusterLearner(Closing, ModelledSource):
         n, names = model._read_batch_size(batch_size, options.fields)
         plan = model._item_plan(names)
         size, counts = model._group_size(), model._counts_draws()
+        rules = self._rules.get(view)
         if not options.replace:
             raise TypeError("replace: a cluster draws with replacement")
         if n % size:
@@ -167,10 +170,14 @@ class ClusterLearner(Closing, ModelledSource):
                 specs, arrays = model._field_specs(names), None
                 if options.out is not None:
                     arrays = dict(zip(specs, check_out(options.out, n, specs), strict=True))
-                kind = BatchKind(view, n, asked, specs, self._pairs[view], plan, size, counts)
+                kind = BatchKind(
+                    view, n, asked, specs, self._pairs[view], plan, size, counts, rules
+                )
                 batch = self._batches.next(kind, arrays)
                 self._weigh(view, batch, beta)
             self.draws += 1
+            if rules is not None:
+                rules.draws += 1
             self._drawn += n
             if time.monotonic() > self._told_at + TELL:
                 self._tell_drawn()
@@ -187,7 +194,9 @@ class ClusterLearner(Closing, ModelledSource):
         if part is None or "probabilities" in self.sampler.columns:
             return None
         how = {**asked, "out": out} | ({"beta": beta} if self.has_priorities else {})
-        batch = self._batches.sample_here(part, view, n, how)
+        rules = self._rules.get(view)
+        time_of_shares = 0 if rules is None else rules.draws
+        batch = self._batches.sample_here(part, view, n, how, time_of_shares)
         if batch is not None and "indexes" in batch:
             batch["indexes"] = self._batches.names.name(part.number, batch["indexes"])
         return batch
@@ -208,12 +217,14 @@ class ClusterLearner(Closing, ModelledSource):
         """Importance-sampling weights of the probabilities over all hosts."""
         if not isinstance(self.sampler, ByPriority):
             return
-        chances, least = batch.pop("probabilities"), float(batch.pop("least"))
-        unit = float(chances.min(initial=math.inf)) if view else self.sampler._unit(chances, least)
+        found = self._batches.corrected
+        unit = float(found.min(initial=math.inf))
+        if not view:
+            unit = self.sampler._unit(found, self._batches.least)
         single = self.sampler.weights_dtype.itemsize == 4
-        batch["weights"] = importance(chances, unit, beta, single)
+        batch["weights"] = importance(found, unit, beta, single)
         if self.sampler.probabilities:
-            batch["probabilities"] = chances
+            batch["probabilities"] = self._batches.chances
 
     # ------------------------------------------------------------------ views
 
@@ -221,12 +232,15 @@ class ClusterLearner(Closing, ModelledSource):
         """A view of the rows of all hosts: see ``ReplayBuffer.view``."""
         return ClusterView(self, layers)
 
-    def _open_view(self, model: Source, layers: tuple[Layer, ...]) -> str:
+    def _open_view(self, model: Any, layers: tuple[Layer, ...]) -> str:
         view = uuid.uuid4().hex
         with self._lock:
             pairs = stacked_pairs(model, self._model.schema, layers)
             self._directory.open_view(view, layers)
             self._pairs[view] = pairs
+            rules = model._now.rules
+            if rules is not None and rules.share is not None:
+                self._rules[view] = rules
         return view
 
     def _left(self, view: str) -> int:
@@ -357,8 +371,9 @@ class ClusterLearner(Closing, ModelledSource):
 class ClusterView(ModelledSource):
     """A view of the rows of all hosts: ``ClusterLearner.view``.
 
-    Each host follows the rules of the view for its own rows. ``Share`` raises ``TypeError``, and so
-    does ``Newest`` with ``half_life`` or a function. With ``AtMost``, ``stats`` has ``rows_left``.
+    Each host follows the rules of the view for its own rows; shares of ``Share`` are those of the
+    rows of all hosts. ``Newest`` with ``half_life`` or a function raises ``TypeError``. With
+    ``AtMost``, ``stats`` has ``rows_left``.
     """
 
     def __init__(self, learner: ClusterLearner, layers: tuple[Layer, ...]) -> None:

@@ -6,7 +6,7 @@ Not here: which values have which shares (``views.Share``), and the rows of a va
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Any, NoReturn
@@ -30,50 +30,52 @@ class SharedRows(Rows):
     """
 
     def __init__(self, every: RuledRows) -> None:
-        self._every, self._rules = every, every.rules
+        self.every, self._rules = every, every.rules
+        # How many rows of which value are drawn, one after another; None: quotas by the shares.
+        self.asked: Sequence[tuple[Any, int]] | None = None
         self._of: Callable[[int], RuledRows] = cache(every.of_value)
         self._tries = np.random.default_rng(0)  # for ``_has_rows``, which is no draw
 
     @property
     def ring(self) -> Any:
         """The ring, or the rings."""
-        return self._every.ring
+        return self.every.ring
 
     @property
     def count(self) -> int:
-        return self._every.count
+        return self.every.count
 
     @property
     def cuts_only(self) -> bool:
         return False
 
     def tell(self, slots: Slots) -> NDArray[np.int8]:
-        return self._every.tell(slots)
+        return self.every.tell(slots)
 
     def slots(self) -> Slots:
-        return self._every.slots()
+        return self.every.slots()
 
     def masses(self, slots: Slots) -> Floats:
         """The masses of rows of a ring."""
-        every: Any = self._every
+        every: Any = self.every
         masses: Floats = every.masses(slots)
         return masses
 
     def stats(self) -> dict[str, float]:
         """What rules count of the rows."""
-        return self._every.stats()
+        return self.every.stats()
 
     def over(self, rows: Any) -> Any:
-        return self._every.over(rows)
+        return self.every.over(rows)
 
     def weigh(self, rows: Any) -> float:
-        return self._every.weigh(rows)
+        return self.every.weigh(rows)
 
     def corrected(self, rows: Any, slots: Slots, weights: Floats) -> Floats:
-        return self._every.corrected(rows, slots, weights)
+        return self.every.corrected(rows, slots, weights)
 
     def refuse(self, distinct: int | None = None) -> NoReturn:
-        self._every.refuse(distinct)
+        self.every.refuse(distinct)
 
     def parts(
         self, rows: Any, n: int, rng: np.random.Generator
@@ -81,6 +83,8 @@ class SharedRows(Rows):
         """See ``Rows.parts``: the values that have rows."""
         if not rows.total:  # reads which rows there are
             self.refuse()
+        if self.asked is not None:
+            return self._asked_parts(rows.weights, self.asked)
         found, weights, are_exact = [], rows.weights, self.has_exact_parts(rows)
         for value, share in self._rules.share.shares(self._rules.draws):
             part = self._of(value)
@@ -99,9 +103,46 @@ class SharedRows(Rows):
                 parts.append((part, by, count, (ends[k + 1] - ends[k]) / ends[-1]))
         return parts
 
+    def _asked_parts(
+        self, weights: Any, asked: Sequence[tuple[Any, int]]
+    ) -> list[tuple[Rows, Any, int, float]]:
+        """The parts of a draw of ``asked``. Which share of many draws these are is not known."""
+        share, parts = self._rules.share, dict[Any, tuple[Rows, Any]]()
+        numbers = share.numbers
+        for value, _ in asked:
+            if value not in parts and value in numbers:
+                part = self._of(numbers[value])
+                parts[value] = part, part.over(weights)
+            if value not in parts or not parts[value][1].total > 0.0:
+                raise NotEnoughDataError(f"cannot sample: no row of {share.name(value)}")
+        return [(*parts[value], count, 1.0) for value, count in asked]
+
+    def by_value(self, rows: Any) -> dict[Any, tuple[float, int]]:
+        """The mass of the rows of each value that has some, and how many, if draws are counted.
+
+        ``rows`` is from ``over``. Cost: a look at all rows where windows matter.
+        """
+        if not rows.total:  # reads which rows there are
+            return {}
+        numbers, counts = self._rules.share.numbers, self._rules.counts
+        if self.has_exact_parts(rows):
+            trees = {
+                value: self._of(number).over(rows.weights) for value, number in numbers.items()
+            }
+            most = self.ring.stored if counts else 0
+            found = {value: (float(one.total), one.count(most)) for value, one in trees.items()}
+        else:
+            slots = self.slots()
+            of_rows, masses = self._rules.share.values_of(slots), rows.get(slots)
+            found = {}
+            for value, number in numbers.items():
+                own = masses[of_rows == number]
+                found[value] = float(own.sum()), counts * np.count_nonzero(own)
+        return {value: one for value, one in found.items() if one[0] > 0.0}
+
     def has_exact_parts(self, rows: Any) -> bool:
         """See ``Rows.has_exact_parts``."""
-        return bool(self._every.is_exact(rows))
+        return bool(self.every.is_exact(rows))
 
     def _has_rows(self, part: RuledRows, by: Any) -> bool:
         """Whether any of these rows can be drawn by its weight, where windows matter."""
@@ -112,16 +153,16 @@ class SharedRows(Rows):
         return bool(by.get(part.slots()).any())
 
     def draw(self, n: int, rng: np.random.Generator) -> Slots:
-        parts = self.parts(self._every._now(), n, rng)
+        parts = self.parts(self.every._now(), n, rng)
         return np.concatenate([part.draw(count, rng) for part, _, count, _ in parts])
 
     def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
-        parts = self.parts(self._every._now(), n, rng)
+        parts = self.parts(self.every._now(), n, rng)
         return np.concatenate([part.draw_distinct(count, rng) for part, _, count, _ in parts])
 
     def check_distinct(self, n: int, tries: np.random.Generator) -> None:
         """See ``RuledRows.check_distinct``: for parts of n rows that are all rounded up."""
-        for part, _, _, share in self.parts(self._every._now(), 0, tries):
+        for part, _, _, share in self.parts(self.every._now(), 0, tries):
             ruled: Any = part
             ruled.check_distinct(math.ceil(round(n * share, 6)), tries)
 

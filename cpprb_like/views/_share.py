@@ -6,7 +6,7 @@ Not here: the draw of each value's rows (``samplers._shares``).
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -54,8 +54,9 @@ class Share(Rule):
     The rows of a value are drawn by the sampler, in proportion to priorities and to the masses of
     other layers. Importance-sampling ``weights`` correct the priorities alone, with one scale for
     the batch, and not the shares. ``probabilities`` are those within a value times its share. The
-    share of ``Sequences`` and of n-step returns is by their first row. There is no ``epoch``, and
-    no share in a cluster: there draw the part of each value from a view with ``Among``.
+    share of ``Sequences`` and of n-step returns is by their first row. There is no ``epoch``. In a
+    cluster shares are of the rows of all hosts that answer; a schedule is asked when its batch is
+    requested, ahead of need.
 
     Cost: a draw for each value that has a part of the batch, whatever the number of its rows: with
     three values about twice the time of ``Among``. Each new or updated row takes about a tenth of a
@@ -104,7 +105,6 @@ class ShareOfRows(Rule):
     """The values of the rows of one view. Values with a share have numbers from 0 on."""
 
     has_shares = True
-    by_host = False
 
     def __init__(self, shares: Mapping[str, Shares], numbers: int) -> None:
         ((self._field, given),) = shares.items()
@@ -139,6 +139,11 @@ class ShareOfRows(Rule):
         """How many values have numbers."""
         return len(self._values)
 
+    @property
+    def numbers(self) -> dict[Any, int]:
+        """The number of each value, by the value as a number of Python."""
+        return {value: number for number, value in enumerate(self._values.tolist())}
+
     # ------------------------------------------------------------------ rows
 
     def begin(self) -> None:
@@ -171,11 +176,14 @@ class ShareOfRows(Rule):
         kept = np.append(self._values, new[:0])
         unused = np.flatnonzero(~has_rows & ~np.isin(kept, values))[: len(new)]
         kept[unused] = new[: len(unused)]
-        if len(kept) + len(new) - len(unused) > MOST_VALUES:
+        self._check_number_of(len(kept) + len(new) - len(unused))
+        self._number(np.append(kept, new[len(unused) :]))
+
+    def _check_number_of(self, n_values: int) -> None:
+        if n_values > MOST_VALUES:
             raise ValueError(
                 f"Share: expected at most {MOST_VALUES} values of {self._field!r}, got more"
             )
-        self._number(np.append(kept, new[len(unused) :]))
 
     def reason(self, slot: int) -> str:  # noqa: ARG002 (the value is not kept)
         return f"Share gives its value of {self._field!r} no share"
@@ -201,9 +209,23 @@ class ShareOfRows(Rule):
             raise ValueError(f"Share: expected a share above 0, got {found} for batch {time}")
         return [(number, share) for number, share in enumerate(found) if share]
 
+    def shares_of(self, values: Collection[Any], time: int) -> list[tuple[Any, float]]:
+        """``shares`` of these values, of which rows may be elsewhere: values, and shares."""
+        if self._shares is None:
+            self._check_number_of(len(values))
+            return [(value, 1.0) for value in sorted(values)]
+        known = self._values.tolist()
+        return [
+            (known[number], share) for number, share in self.shares(time) if known[number] in values
+        ]
+
     def name_of(self, number: int) -> str:
         """The name of a value, for errors."""
-        return f"{self._field} {self._values[number]}"
+        return self.name(self._values[number])
+
+    def name(self, value: Any) -> str:
+        """The name of a value, for errors."""
+        return f"{self._field} {value}"
 
 
 def _check_values(where: str, shares: Mapping[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Rules of views that each host follows for its own rows: ``Groups`` and ``AtMost``."""
+"""Rules of views over hosts: ``Groups`` and ``AtMost`` of each, and shares of values of all."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_cases import ELSEWHERE, FIELDS, cluster, each_place, fill, filled, kill_host, steps
+from cluster_cases import (
+    ELSEWHERE,
+    FIELDS,
+    cluster,
+    each_place,
+    fill,
+    filled,
+    kill_host,
+    steps,
+    until,
+)
 
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes import Actor
-from cpprb_like.ray._ahead import distinct_owners
 from cpprb_like.ray._connection import Connection
+from cpprb_like.ray._owners import distinct_owners
 from cpprb_like.samplers import Prioritized
 from cpprb_like.views import Among, AtMost, Groups, Newest, Packed, Sequences, Share
 
@@ -175,7 +185,6 @@ def test_a_rule_that_is_refused_is_named() -> None:
     """And no other one."""
     with filled([40, 40]) as replay, replay.learner(seed=0) as learner:
         for rule, named in (
-            (Share({"id": "equal"}), "Share"),
             (Newest("id", half_life=2), "half_life=2"),
             (Newest("id", at_least=lambda: 3), "at_least=<function"),
         ):
@@ -185,3 +194,145 @@ def test_a_rule_that_is_refused_is_named() -> None:
         assert learner.view(Newest("id", at_least=70)).sample(20)["id"].min() >= 70
         newest = learner.view(Newest("id", 3)).sample(100)["id"]  # of each host
         assert set(newest.tolist()) <= {37, 38, 39, 77, 78, 79}
+
+
+TASKS: dict[str, Any] = FIELDS | {"task": {"shape": (), "dtype": np.int64}}
+# Tasks of the rows of three hosts, in order; task 4 is of one host alone, task 5 has no share.
+OF_HOSTS = [[0] * 30 + [1] * 5 + [5] * 3, [0] * 4 + [1] * 40 + [4] * 2, [0] * 7 + [5]]
+SHARES: dict[Any, Any] = {4: 0.25, 0: 0.5, 1: 0.25, 9: 7}  # no row of task 9
+
+
+def tasks_filled() -> tuple[Any, Any]:
+    """A cluster with these tasks, and the task of each row."""
+    replay, first = cluster(len(OF_HOSTS), env_dict=TASKS), 0
+    for number, tasks in enumerate(OF_HOSTS):
+        fill(replay, number, steps(first, len(tasks)) | {"task": np.array(tasks)})
+        first += len(tasks)
+    return replay, np.concatenate(OF_HOSTS)
+
+
+def test_values_have_their_shares_of_each_batch_over_all_hosts() -> None:
+    """Uniformly among the rows of a value, whichever host they are on; by priority too."""
+    replay, tasks = tasks_filled()
+    expected = [4] * 10 + [0] * 20 + [1] * 10
+    with replay:
+        priorities = 1.0 + np.arange(len(tasks)) % 5
+        for _ in each_place():
+            with replay.learner(seed=0, ahead=1, batches=4) as learner:
+                view = learner.view(Share({"task": SHARES}))
+                check_batches(view, tasks, expected, np.ones(len(tasks)))
+                equal = learner.view(Share({"task": "equal"}), Sequences(2))
+                one = equal.sample(40)["task"][:, 0].tolist()
+                assert one == np.repeat([0, 1, 4, 5], 10).tolist()
+                odd = [equal.sample(2)["task"][:, 0].tolist() for _ in range(400)]
+                assert all(first < second for first, second in odd)
+                chi_square(np.bincount(np.ravel(odd))[[0, 1, 4, 5]], np.ones(4))
+                check_schedules(learner)
+            sampler = Prioritized(alpha=1.0, eps=0.0, beta=0.5, probabilities=True)
+            with replay.learner(sampler, seed=0, ahead=0) as ranked:
+                view = ranked.view(Share({"task": SHARES}))
+                batch = view.sample(4000)
+                assert len(set(batch["id"].tolist())) == np.isin(tasks, [0, 1, 4]).sum()
+                view.update_priorities(batch["indexes"], priorities[batch["id"]])
+                ranked.flush()
+                view.sample(400)  # of hosts by their masses before the update
+                check_batches(view, tasks, expected, priorities)
+                batch = ranked.view(Share({"task": SHARES}), Sequences(2)).sample(40)
+                assert batch["task"][:, 0].tolist() == expected
+                drawn = priorities[batch["id"][:, 0]]
+                np.testing.assert_allclose(batch["weights"], (drawn / drawn.min()) ** -0.5, 1e-5)
+
+
+def check_batches(view: Any, tasks: Any, expected: list[int], weights: Any) -> None:
+    """Batches have exact parts, each drawn by these weights; and the columns say so."""
+    counts = np.zeros(len(tasks))
+    totals = np.bincount(tasks, weights)
+    for _ in range(60):
+        batch = view.sample(40)
+        assert batch["task"].tolist() == expected
+        assert (tasks[batch["id"]] == expected).all()
+        np.testing.assert_array_equal(batch["obs"][:, 1], batch["id"] + 0.25)
+        counts += np.bincount(batch["id"], minlength=len(tasks))
+        if "weights" in batch:
+            drawn = weights[batch["id"]]
+            found = (drawn / drawn.min()) ** -0.5
+            np.testing.assert_allclose(batch["weights"], found, rtol=1e-5)
+            shares = np.bincount(expected, minlength=6)[expected] / 40
+            chances = drawn * shares / totals[expected]
+            np.testing.assert_allclose(batch["probabilities"], chances, rtol=1e-6)
+    for task in (0, 1, 4):
+        chi_square(counts[tasks == task], weights[tasks == task])
+
+
+def check_schedules(learner: Any) -> None:
+    """By the number of batches of the view, although these are asked for ahead of need."""
+    view = learner.view(Share({"task": {0: lambda t: 10 - t, 1: lambda t: t}}))
+    other = learner.view(Share({"task": {4: lambda t: max(1 - t, 0), 9: lambda t: t}}))
+    for t in range(11):
+        if t in (3, 5):
+            learner.sample(2)  # drops what was asked for
+        assert view.sample(10)["task"].tolist() == [0] * (10 - t) + [1] * t
+    with pytest.raises(ValueError, match=r"the share of 0.*-1"):
+        view.sample(10)
+    assert other.sample(3)["task"].tolist() == [4] * 3
+    with pytest.raises(NotEnoughDataError, match="no host has a row to draw by Share"):
+        other.sample(3)
+
+
+def test_shares_of_a_single_host_follow_their_schedule() -> None:
+    """A learner of the node draws as from one buffer."""
+    with cluster(1, env_dict=TASKS) as replay:
+        fill(replay, 0, steps(0, 12) | {"task": np.arange(12) % 3})
+        for sampler in (None, Prioritized()):
+            with replay.learner(sampler, seed=0) as learner:
+                view = learner.view(Share({"task": {0: lambda t: 10 - t, 1: lambda t: t}}))
+                for t in range(11):
+                    learner.sample(2)
+                    assert view.sample(10)["task"].tolist() == [0] * (10 - t) + [1] * t
+                with pytest.raises(NotEnoughDataError, match="to draw by Share"):
+                    learner.view(Share({"task": {7: 1}})).sample(1)
+
+
+def test_shares_go_with_rules_that_count_and_with_rows_of_any_length() -> None:
+    """A value with fewer rows left than its part is named; one without any gives its share."""
+    fields = {
+        "key": {"shape": (), "dtype": np.int64},
+        "tokens": {"shape": ("T",), "dtype": np.int32},
+    }
+    with cluster(2, env_dict=fields, room={"T": 4000}) as replay:
+        for host, keys in enumerate(([1, 1, 2], [1, 2, 2, 2, 3])):
+            fill(replay, host, {"key": keys, "tokens": [np.full(key, key) for key in keys]})
+        for _ in each_place():
+            with replay.learner(seed=1) as learner:
+                shares = Share({"key": {2: 0.5, 1: 0.5}})
+                packed = learner.view(shares, Packed()).sample(40)
+                assert packed["key"].tolist() == [2] * 20 + [1] * 20
+                assert packed["tokens"].tolist() == [2] * 40 + [1] * 20
+                view = learner.view(shares, AtMost(1), Packed())
+                more = learner.view(Share({"key": {2: 0.2, 1: 0.8}}), AtMost(1), Packed())
+                with pytest.raises(NotEnoughDataError, match=r"4 distinct items of key 1.* have 3"):
+                    more.sample(5)
+                found = [view.sample(n)["key"].tolist() for n in (6, 1)]
+                assert found == [[2, 2, 2, 1, 1, 1], [2]]
+                assert view.stats()["rows_left"] == 0
+                with pytest.raises(NotEnoughDataError, match="by Share, AtMost"):
+                    view.sample(1)
+
+
+def test_a_row_that_gets_another_value_counts_there() -> None:
+    """Also where a host no longer has the rows that it was asked for."""
+    with cluster(2, env_dict=TASKS) as replay, replay.actor(host=0) as actor:
+        assert isinstance(actor, Actor)
+        actor.add(**steps(0, 3), task=[0, 0, 1])
+        fill(replay, 1, steps(3, 3) | {"task": np.array([0, 2, 2])})
+        for _ in each_place():
+            with replay.learner(seed=0) as learner:
+                view = learner.view(Share({"task": {1: 0.5, 0: 0.5}}))
+                assert view.sample(40)["task"].tolist() == [1] * 20 + [0] * 20
+                actor.update([2], task=[0])
+                until(lambda one=view: one.sample(40)["task"].tolist() == [0] * 40)
+                assert set(view.sample(200)["id"].tolist()) == {0, 1, 2, 3}
+                actor.update([2], task=[1])
+                until(lambda one=view: one.sample(40)["task"].tolist() == [1] * 20 + [0] * 20)
+                with pytest.raises(NotEnoughDataError, match="to draw by Share"):
+                    learner.view(Share({"task": {7: 1}})).sample(1)
