@@ -42,6 +42,8 @@ class Mass:
     values : dict
         Of a view with ``Share``, in a cluster: ``total`` and ``left`` of the rows of each value
         that has a share, by the value. Else empty.
+    references : tuple
+        Of a view with ``Newest(half_life=)``: the version relative to which the masses are.
     """
 
     rows: int
@@ -51,6 +53,7 @@ class Mass:
     moment: float
     left: int = 0
     values: Mapping[Any, tuple[float, int]] = field(default_factory=dict)
+    references: tuple[Any, ...] = ()
 
 
 def mass_of(shards: FollowedShards, starts: Rows | None, *, by_value: bool = False) -> Mass:
@@ -91,4 +94,7 @@ def mass_of(shards: FollowedShards, starts: Rows | None, *, by_value: bool = Fal
                 left = masses.count(rows)
             else:
                 left = int(np.count_nonzero(masses.get(starts.slots())))
-    return Mass(rows, total, least, greatest, time.monotonic(), left, values)
+        ruled = starts if shared is None else shared.every
+        relative = ruled.rules.relative if isinstance(ruled, RuledRows) else ()
+        references = tuple(rule.reference for rule in relative)
+    return Mass(rows, total, least, greatest, time.monotonic(), left, values, references)

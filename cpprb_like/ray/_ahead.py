@@ -30,7 +30,7 @@ from cpprb_like.ray._blocks import Pair, join
 from cpprb_like.ray._directory import MOST_PARTS, Directory
 from cpprb_like.ray._items import ItemsOfAnswers
 from cpprb_like.ray._messages import Reply
-from cpprb_like.ray._owners import Quotas, distinct_owners, owners_of
+from cpprb_like.ray._owners import Quotas, compared, distinct_owners, factors_of, owners_of
 from cpprb_like.ray._parts import Part, PartDownError
 from cpprb_like.ray._updates import Updates
 from cpprb_like.samplers._rules import Rules
@@ -54,12 +54,17 @@ class BatchKind:
     plan: ItemPlan | None = None  # layout of values of any length; None without such fields
     group_size: int = 1  # rows of an item that a rule draws as a group
     counts: bool = False  # whether the hosts count draws of the view: no row is twice in a batch
-    rules: Rules | None = None  # rules of the view, if values have shares of each batch
+    rules: Rules | None = None  # rules of the view
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The same for two calls of ``sample`` that want the same kind of batches."""
         return self.view, self.n, self.options.get("fields"), self.options["indexes"]
+
+    @property
+    def share(self) -> Any:
+        """The rule that gives values of a field their shares of each batch, if any."""
+        return None if self.rules is None else self.rules.share
 
     @property
     def row_nbytes(self) -> int:
@@ -160,7 +165,7 @@ class Ahead:
             while len(groups) <= self._ahead_now and is_far:
                 groups.append(self._ask(kind, until, sum(one.left for one in groups)))
         except (TypeError, ValueError):  # of the shares of later batches: this one comes first
-            if kind.rules is None:
+            if kind.share is None:
                 raise
         if group.next == 0 and len(groups) > 1:
             asked = [one for one in groups[1].answers if isinstance(one, ray.ObjectRef)]
@@ -257,21 +262,22 @@ class Ahead:
     ) -> None:
         """Draw the host of each item by its mass, and request the items of each host."""
         self._updates.send()
-        n, rules, shares_of, first = kind.n // kind.group_size, kind.rules, None, before
-        if rules is not None:
-            first += rules.draws  # the time of the first batch
-            shares_of = partial(rules.share.shares_of, time=first)
+        n, share, shares_of = kind.n // kind.group_size, kind.share, None
+        first = before + (0 if kind.rules is None else kind.rules.draws)  # time of the first batch
+        if share is not None:
+            shares_of = partial(share.shares_of, time=first)
         distinct = n if kind.counts else 0
         if kind.counts:
             self._directory.ask_again(kind.view)
         group.parts = self._directory.parts_with_mass(kind.view, until, distinct, shares_of)
         group.masses = masses = [part.masses[kind.view] for part in group.parts]
-        totals = np.array([mass.total for mass in masses])
+        factors = factors_of(kind.rules, masses)
+        totals = compared(np.array([mass.total for mass in masses]), factors)
         group.chances = totals / totals.sum()
         group.quotas = None
         owners = np.zeros((count, n), np.intp)
-        if rules is not None:
-            group.quotas = Quotas(rules.share, first, masses, count, n, self._rng)
+        if share is not None:
+            group.quotas = Quotas(share, first, masses, factors, count, n, self._rng)
             owners = group.quotas.owners(self._rng, counts=kind.counts)
         elif len(masses) > 1 and kind.counts:
             left = np.array([mass.left for mass in masses])

@@ -116,7 +116,7 @@ class ClusterLearner(Closing, ModelledSource):
         self.schema = model.schema
         self._lock = threading.RLock()
         self._pairs = {"": stacked_pairs(self._model, self._model.schema, ())}
-        self._rules: dict[str, Rules] = {}  # of views where values have shares
+        self._rules: dict[str, Rules] = {}  # of the views that have some
         self._drawn, self._told_at = 0, 0.0  # items that the ledger does not know yet
         at_hosts = None
         if saved is not None:
@@ -239,7 +239,7 @@ class ClusterLearner(Closing, ModelledSource):
             self._directory.open_view(view, layers)
             self._pairs[view] = pairs
             rules = model._now.rules
-            if rules is not None and rules.share is not None:
+            if rules is not None:
                 self._rules[view] = rules
         return view
 
@@ -372,8 +372,8 @@ class ClusterView(ModelledSource):
     """A view of the rows of all hosts: ``ClusterLearner.view``.
 
     Each host follows the rules of the view for its own rows; shares of ``Share`` are those of the
-    rows of all hosts. ``Newest`` with ``half_life`` or a function raises ``TypeError``. With
-    ``AtMost``, ``stats`` has ``rows_left``.
+    rows of all hosts, and so are half-lives of ``Newest``, which with a function raises
+    ``TypeError``. With ``AtMost``, ``stats`` has ``rows_left``.
     """
 
     def __init__(self, learner: ClusterLearner, layers: tuple[Layer, ...]) -> None:

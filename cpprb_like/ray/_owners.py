@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Floats
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes import Mass
+from cpprb_like.samplers._rules import Rules
 from cpprb_like.samplers._shares import cut, ends_of
+
+LEAST = 1e-250  # mass of a host with rows: a time by this rate is finite
 
 
 class Quotas:
     """The values of the items of batches of n items, each in the order of the values.
 
-    ``share`` says the shares of values after ``time`` batches; ``masses`` are those of the hosts.
-    There are fewer batches than ``most`` if a later one has no shares, or no rows. Shares become
-    numbers of items as on one buffer.
+    ``share`` says the shares of values after ``time`` batches; ``masses`` are those of the hosts,
+    and ``factors`` of ``factors_of``. There are fewer batches than ``most`` if a later one has no
+    shares, or no rows. Shares become numbers of items as on one buffer.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class Quotas:
         share: Any,
         time: int,
         masses: list[Mass],
+        factors: Floats,
         most: int,
         n: int,
         rng: np.random.Generator,
@@ -59,7 +63,8 @@ class Quotas:
         # The share of each value, shape ``(batches, values)``.
         self._shares = np.stack(shares)
         # The mass of each value at each host, shape ``(hosts, values)``; and the items left there.
-        self._totals, self._left = self._of_hosts(0), self._of_hosts(1)
+        self._totals = compared(self._of_hosts(0), factors[:, None])
+        self._left = self._of_hosts(1)
 
     def _of_hosts(self, which: int) -> Floats:
         return np.array(
@@ -110,6 +115,20 @@ class Quotas:
         """The probability of an item of mass 1 of each value, in a batch."""
         found: Floats = self._shares[batch] / self._totals.sum(axis=0)
         return found
+
+
+def factors_of(rules: Rules | None, masses: list[Mass]) -> Floats:
+    """By what masses of hosts are multiplied to be relative to the same references."""
+    found = np.ones(len(masses))
+    references = zip(*[mass.references for mass in masses], strict=True)
+    for rule, one in zip(() if rules is None else rules.relative, references, strict=True):
+        found *= rule.factors(one)
+    return found
+
+
+def compared(totals: Floats, factors: Floats) -> Floats:
+    """Masses times factors; more than 0 where there are rows, so that all of these can be drawn."""
+    return np.where(totals > 0.0, np.maximum(totals * factors, LEAST), 0.0)
 
 
 def owners_of(

@@ -59,6 +59,7 @@ class Rules:
         self.share: Any = next((rule for *_, rule in parts if rule.has_shares), None)
         if self.share is not None and self.group is not None:
             raise ValueError("view: expected no rule with shares beside one that draws groups")
+        self.relative = [rule for *_, rule in parts if rule.has_reference]
         self.draws = 0  # batches of the view so far: the time of a schedule of a share
         self.group_size = 1 if self.group is None else self.group.group_size
         # Rules that count draws: a batch then has no row twice.

@@ -7,7 +7,7 @@ on (``_newer_rows``), and when rows are told of (``samplers._rules``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -56,9 +56,10 @@ class Newest(Rule):
     Notes
     -----
     Rows come from any actors, in any order. ``rb.update`` of the field counts at the next draw. A
-    learner of several processes compares the versions of all shards. Integers are exact; a
-    threshold is rounded to the dtype of a field of floats. Rows that wait for the end of their
-    n-step return count, and are not drawn yet.
+    learner of several processes compares the versions of all shards, and ``half_life`` those of all
+    hosts of a cluster, each of which has its own k versions; a cluster refuses functions. Integers
+    are exact; a threshold is rounded to the dtype of a field of floats. Rows that wait for the end
+    of their n-step return count, and are not drawn yet.
 
     Cost: that of ``Among``, and of each new version that of the rows that it leaves out. A look at
     all rows costs a version that goes while older ones wait, and a threshold that falls. With
@@ -221,13 +222,13 @@ class NewestVersions(Versions):
 class Weighed(NewestVersions):
     """Masses by the distance to a reference, which depends on the newest version alone."""
 
-    by_host = False
+    has_reference = True
     _newest: int | None = None
-    _reference: Any = None
+    reference: Any = None
 
     def begin(self) -> None:
         super().begin()
-        self._newest = self._reference = None
+        self._newest = self.reference = None
 
     def masses(self, rows: Batch, slots: Slots) -> Array:
         versions = self._read(rows)
@@ -246,9 +247,9 @@ class Weighed(NewestVersions):
             return None
         self._newest = newest
         reference = reference_of(self._numbers(newest).item(), self._half_life)
-        if reference == self._reference:
+        if reference == self.reference:
             return None
-        self._reference = reference
+        self.reference = reference
         slots = self._rows.rows()
         return slots, self._weigh(self._rows.versions[slots])
 
@@ -261,10 +262,15 @@ class Weighed(NewestVersions):
         return as_numbers(versions, np.dtype(float if self._dtype.kind == "f" else np.int64))
 
     def _weigh(self, versions: Array) -> Array:
-        if self._reference is None:
+        if self.reference is None:
             return np.zeros(len(versions))
-        exponents = half_lives(self._numbers(versions), self._reference, self._half_life)
+        exponents = half_lives(self._numbers(versions), self.reference, self._half_life)
         return np.exp2(np.minimum(exponents, SPAN + 1))  # ``moved`` follows where there are more
+
+    def factors(self, references: Sequence[Any]) -> Array:
+        """By which factors masses relative to these references become those by the newest one."""
+        numbers = np.array(references, float if self._dtype.kind == "f" else np.int64)
+        return np.exp2(half_lives(numbers, max(references), self._half_life))
 
     def _why(self, version: int) -> str:
         newest = self._numbers([self._rows.least])

@@ -58,6 +58,8 @@ class Rule(Layer):
     group_size = 1
     # Whether each batch has quotas of rows by the rule: see ``Share``.
     has_shares = False
+    # Whether masses are relative to a reference of the rows of one host: see ``Newest``.
+    has_reference = False
 
     def follows(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
         """Names of the fields whose values say the masses; by default none."""

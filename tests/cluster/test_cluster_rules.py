@@ -184,10 +184,7 @@ def test_a_host_that_is_started_again_counts_anew(monkeypatch: pytest.MonkeyPatc
 def test_a_rule_that_is_refused_is_named() -> None:
     """And no other one."""
     with filled([40, 40]) as replay, replay.learner(seed=0) as learner:
-        for rule, named in (
-            (Newest("id", half_life=2), "half_life=2"),
-            (Newest("id", at_least=lambda: 3), "at_least=<function"),
-        ):
+        for rule, named in ((Newest("id", at_least=lambda: 3), "at_least=<function"),):
             with pytest.raises(TypeError, match=f"{named}.* not for a cluster") as caught:
                 learner.view(AtMost(1), rule)
             assert "AtMost" not in str(caught.value)
@@ -196,7 +193,15 @@ def test_a_rule_that_is_refused_is_named() -> None:
         assert set(newest.tolist()) <= {37, 38, 39, 77, 78, 79}
 
 
-TASKS: dict[str, Any] = FIELDS | {"task": {"shape": (), "dtype": np.int64}}
+TASKS: dict[str, Any] = FIELDS | {"task": {"shape": (), "dtype": np.int64}, "least": {"shape": ()}}
+
+
+def with_tasks(first: int, tasks: Any) -> dict[str, Any]:
+    """Steps of these tasks."""
+    rows = steps(first, len(tasks))
+    return rows | {"task": np.asarray(tasks), "least": rows["id"]}
+
+
 # Tasks of the rows of three hosts, in order; task 4 is of one host alone, task 5 has no share.
 OF_HOSTS = [[0] * 30 + [1] * 5 + [5] * 3, [0] * 4 + [1] * 40 + [4] * 2, [0] * 7 + [5]]
 SHARES: dict[Any, Any] = {4: 0.25, 0: 0.5, 1: 0.25, 9: 7}  # no row of task 9
@@ -206,7 +211,7 @@ def tasks_filled() -> tuple[Any, Any]:
     """A cluster with these tasks, and the task of each row."""
     replay, first = cluster(len(OF_HOSTS), env_dict=TASKS), 0
     for number, tasks in enumerate(OF_HOSTS):
-        fill(replay, number, steps(first, len(tasks)) | {"task": np.array(tasks)})
+        fill(replay, number, with_tasks(first, tasks))
         first += len(tasks)
     return replay, np.concatenate(OF_HOSTS)
 
@@ -257,6 +262,7 @@ def check_batches(view: Any, tasks: Any, expected: list[int], weights: Any) -> N
             drawn = weights[batch["id"]]
             found = (drawn / drawn.min()) ** -0.5
             np.testing.assert_allclose(batch["weights"], found, rtol=1e-5)
+            assert (batch["least"] == batch["id"]).all()  # a field, and no note of the draw
             shares = np.bincount(expected, minlength=6)[expected] / 40
             chances = drawn * shares / totals[expected]
             np.testing.assert_allclose(batch["probabilities"], chances, rtol=1e-6)
@@ -282,7 +288,7 @@ def check_schedules(learner: Any) -> None:
 def test_shares_of_a_single_host_follow_their_schedule() -> None:
     """A learner of the node draws as from one buffer."""
     with cluster(1, env_dict=TASKS) as replay:
-        fill(replay, 0, steps(0, 12) | {"task": np.arange(12) % 3})
+        fill(replay, 0, with_tasks(0, np.arange(12) % 3))
         for sampler in (None, Prioritized()):
             with replay.learner(sampler, seed=0) as learner:
                 view = learner.view(Share({"task": {0: lambda t: 10 - t, 1: lambda t: t}}))
@@ -323,8 +329,8 @@ def test_a_row_that_gets_another_value_counts_there() -> None:
     """Also where a host no longer has the rows that it was asked for."""
     with cluster(2, env_dict=TASKS) as replay, replay.actor(host=0) as actor:
         assert isinstance(actor, Actor)
-        actor.add(**steps(0, 3), task=[0, 0, 1])
-        fill(replay, 1, steps(3, 3) | {"task": np.array([0, 2, 2])})
+        actor.add(**with_tasks(0, [0, 0, 1]))
+        fill(replay, 1, with_tasks(3, [0, 2, 2]))
         for _ in each_place():
             with replay.learner(seed=0) as learner:
                 view = learner.view(Share({"task": {1: 0.5, 0: 0.5}}))
@@ -336,3 +342,29 @@ def test_a_row_that_gets_another_value_counts_there() -> None:
                 until(lambda one=view: one.sample(40)["task"].tolist() == [1] * 20 + [0] * 20)
                 with pytest.raises(NotEnoughDataError, match="to draw by Share"):
                     learner.view(Share({"task": {7: 1}})).sample(1)
+
+
+def test_half_lives_are_behind_the_newest_version_of_all_hosts() -> None:
+    """Two hosts whose masses are relative to versions 0 and 256, and one that is far behind."""
+    fields = FIELDS | {"version": {"shape": (), "dtype": np.int64}}
+    of_hosts = [253, 254, 255, 200], [252, 254, 256, 257], [-3000, -3000, -3000, -3000]
+    versions = np.concatenate(of_hosts)
+    with cluster(3, env_dict=fields) as replay:
+        for host, one in enumerate(of_hosts):
+            fill(replay, host, steps(4 * host, 4) | {"version": np.array(one)})
+        masses = np.exp2(versions - 257.0)
+        close = versions > 250
+        for _ in each_place():
+            with replay.learner(seed=0) as learner:
+                newest = Newest("version", half_life=1)
+                drawn = learner.view(newest).sample(8000)["id"]
+                counts = np.bincount(drawn, minlength=12)
+                assert not counts[~close].any()
+                chi_square(counts[close], masses[close])
+                halves = learner.view(newest, Share({"rew": {0: 0.5, 4: 0.5}}))
+                counts = np.bincount(halves.sample(8000)["id"], minlength=12)
+                chi_square(counts[[0, 7]], masses[[0, 7]])
+                assert counts[4] == 4000  # the other row of this value is far behind
+                once = learner.view(newest, AtMost(1))
+                assert sorted(once.sample(8)["id"].tolist()) == list(range(8))
+                assert set(once.sample(4)["version"].tolist()) == {-3000}
