@@ -80,7 +80,7 @@ cdef extern from *:
 cdef enum:
     MOST = 64                    # most threads of a copy
     FETCHED_NBYTES = 128         # larger frames are fetched by the processor itself
-    FETCHED_FRAMES = 256         # of fewer the processor waits for little
+    FETCHED_FRAMES = 2048        # fewer are in the second cache, since their rows were chosen
     BY_DEFAULT = 4               # default; more threads are no faster, as memory is the limit
 
 cdef intp_t wanted = 0               # threads; 0: the number of cores, up to BY_DEFAULT

@@ -104,7 +104,9 @@ def test_interrupted_calls_leave_nothing_half_done(kind: str) -> None:
                 raise KeyboardInterrupt
 
         on_timer(0.001, interrupt)
-        for k in range(ROUNDS):
+        k = 0
+        while k < ROUNDS or interrupts <= 10:  # a tick of processor time may be long
+            k += 1
             with suppress(KeyboardInterrupt):
                 is_inside = True
                 work(rb, k)
@@ -113,7 +115,6 @@ def test_interrupted_calls_leave_nothing_half_done(kind: str) -> None:
                 checked = interrupts
                 rb.sample(len(rb), replace=False)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        assert interrupts > 10
         fill(rb, 30)
         assert_whole(rb)
 

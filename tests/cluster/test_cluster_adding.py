@@ -81,8 +81,8 @@ def test_a_step_that_the_limiter_refused_is_there_once_after_another_try(n: int)
             nonlocal refused
             while not is_allowed(call, **given):
                 refused += 1
-                until(lambda: len(learner) >= 8)
-                learner.sample(8)
+                if len(learner) >= 8:  # else the machine was slow, or rows are on their way
+                    learner.sample(8)
 
         with ClusterActor(replay.hosts[0], replay._connection.options, 20.0, limiter) as actor:
             for first in range(0, 60, n):
