@@ -456,31 +456,38 @@ cdef intp_t c_find_records(
     ``blank``, unless NULL, is the address for negative rows; NULL in ``values`` asks for none. Returns the
     place of a row that is not in use, or -1.
     """
-    if bits == 0:
-        return c_find(spans, 0, False, offset, stride, rows, n, blank, values)
-    return c_find(spans, bits, True, offset, stride, rows, n, blank, values)
-
-
-cdef inline intp_t c_find(
-    Span* spans, int bits, bint several, intp_t offset, intp_t stride, const intp_t* rows, intp_t n,
-    const char* blank, const char** values,
-) noexcept nogil:
-    """``c_find_records``, in a loop that is compiled for one ring and for several."""
     cdef intp_t k, slot, wrong = -1, mask = (<intp_t> 1 << bits) - 1
-    cdef size_t stored = spans.stored
-    cdef const char* base = spans.base + offset
     cdef Span* span
-    spans.is_used = spans.is_used or not several and n > 0
+    if bits == 0:
+        return c_find_in_one(spans, offset, stride, rows, n, blank, values)
     for k in range(n):
-        slot = rows[k]
+        if rows[k] < 0 and blank != NULL:
+            values[k] = blank
+            continue
+        span = spans + (rows[k] & mask)
+        slot = rows[k] >> bits
+        if <size_t> slot >= <size_t> span.stored:  # a negative slot is huge here
+            wrong = k
+        span.is_used = True
+        if values != NULL:
+            values[k] = span.base + (offset + slot * stride)
+    return wrong
+
+
+cdef intp_t c_find_in_one(
+    Span* span, intp_t offset, intp_t stride, const intp_t* slots, intp_t n, const char* blank,
+    const char** values,
+) noexcept nogil:
+    """``c_find_records`` of one ring."""
+    cdef intp_t k, slot, wrong = -1
+    cdef size_t stored = span.stored
+    cdef const char* base = span.base + offset
+    span.is_used = span.is_used or n > 0
+    for k in range(n):
+        slot = slots[k]
         if slot < 0 and blank != NULL:
             values[k] = blank
             continue
-        if several:
-            span = spans + (slot & mask)
-            slot >>= bits
-            stored, base = span.stored, span.base + offset
-            span.is_used = True
         if <size_t> slot >= stored:  # a negative slot is huge here
             wrong = k
         if values != NULL:
