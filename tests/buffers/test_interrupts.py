@@ -140,11 +140,12 @@ def test_signal_handlers_may_call_the_buffer(kind: str) -> None:
                 rb.update_priorities([0, 1], [2.0, 3.0])
 
         on_timer(0.001, handler)
-        for k in range(ROUNDS_OF.get(kind, ROUNDS)):
+        k = 0
+        while k < ROUNDS_OF.get(kind, ROUNDS) or len(calls) <= 10:  # see above
+            k += 1
             if k % 50:
                 work(rb, k)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        assert len(calls) > 10
         assert_whole(rb)
 
     assert outcome(job) == 0
