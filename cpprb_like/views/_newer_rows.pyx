@@ -29,8 +29,8 @@ cdef class NewerRows:
     """Rows by slot, below ``numbers``, and their versions, which are int64.
 
     ``cut`` is the least version whose rows are listed; None, at first, for none. ``count`` is the number
-    of versions from the cut on that have rows, and ``least`` the least of these, or None. Slots are not
-    checked. After an interrupt in a call only ``clear`` is defined.
+    of versions from the cut on that have rows, and ``least`` the least of these, or None. After an
+    interrupt in a call only ``clear`` is defined.
     """
 
     cdef int64_t[::1] of_slots   # versions
@@ -82,6 +82,7 @@ cdef class NewerRows:
         cdef cnp.ndarray newer = c_numbers(1, &n, cnp.NPY_BOOL)
         cdef cnp.npy_bool* is_newer = <cnp.npy_bool*> cnp.PyArray_DATA(newer)
         assert versions.shape[0] == n
+        self.c_check(slots)
         for k in range(n):
             slot = slots[k]
             is_newer[k] = self.is_open and versions[k] >= self.least_listed
@@ -99,6 +100,7 @@ cdef class NewerRows:
     def take_out(self, const intp_t[::1] slots not None):
         """Note that slots have no row."""
         cdef intp_t k
+        self.c_check(slots)
         for k in range(slots.shape[0]):
             if self.before[slots[k]] >= END:
                 self.c_take_out(slots[k])
@@ -133,6 +135,14 @@ cdef class NewerRows:
         else:
             found = self.c_leave_out(most)
         return found, np.full(len(found), is_fall)
+
+    cdef int c_check(self, const intp_t[::1] slots) except -1:
+        """Raise ``IndexError`` for a slot that is not below ``numbers``, as a user's rule may pass."""
+        cdef intp_t k
+        for k in range(slots.shape[0]):
+            if not 0 <= slots[k] < self.before.shape[0]:
+                raise IndexError(f"slots[{k}]: expected 0 to {self.before.shape[0] - 1}, got {slots[k]}")
+        return 0
 
     cdef cnp.ndarray c_leave_out(self, intp_t most):
         """Take out the least versions: those before the cut, and while there are more than ``most``."""

@@ -6,6 +6,7 @@ import tracemalloc
 from typing import Any
 
 import numpy as np
+import pytest
 from helpers import Array
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,3 +106,18 @@ def test_versions_that_come_and_go_for_ever_take_no_memory() -> None:
     tracemalloc.stop()
     assert used < 50_000
     assert (rows.count, rows.least) == (2, 5)
+
+
+@pytest.mark.parametrize("slot", [-1, NUMBERS, 2**62])
+def test_a_slot_of_no_row_is_refused(slot: int) -> None:
+    """Before anything changes: such slots came from a user's rule, and memory was written there."""
+    rows = NewerRows(NUMBERS)
+    rows.move(0, MOST)
+    rows.put(np.array([3]), np.array([5]))
+    for refused in (
+        lambda: rows.put(np.array([4, slot]), np.array([6, 7])),
+        lambda: rows.take_out(np.array([3, slot])),
+    ):
+        with pytest.raises(IndexError, match=rf"slots\[1\]: expected 0 to 11, got {slot}"):
+            refused()
+    assert (rows.rows().tolist(), rows.count, rows.least) == ([3], 1, 5)
