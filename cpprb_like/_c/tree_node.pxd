@@ -20,6 +20,7 @@ cdef enum:
     SHIFT = 3                # log2 of it
     MAX_LEVELS = 21          # more than the largest capacity needs
     MAX_CAPACITY_BITS = 56
+    SEARCHED = 128           # searches side by side: 85 draws of each of three trees got 4 % faster than with 64
     SHARED = 8               # searches for each node, from which on neighbours probably share nodes
     SIDE_LEVEL = 2           # where trees of bounds begin: their lowest nodes stand over 64 leaves
     SIDE_SHIFT = 6           # log2 of these 64
@@ -265,14 +266,14 @@ cdef inline void c_find_leaves(
     256 from a buffer of 2^20 rows got 1.2 us faster, and targets in random order no slower.
     ``values``, unless NULL, receives the weights found; it may be the array of the targets.
     """
-    cdef float64_t rest[FETCHED]
-    cdef intp_t nodes[FETCHED]
+    cdef float64_t rest[SEARCHED]
+    cdef intp_t nodes[SEARCHED]
     cdef float64_t before[WIDTH]
     cdef intp_t count, level, k, node, last, parent, start = 0
     cdef const float64_t* line
     cdef const float64_t* below
     while start < n:
-        count = min(n - start, FETCHED)
+        count = min(n - start, SEARCHED)
         for k in range(count):
             rest[k] = targets[start + k]
             nodes[k] = 0

@@ -26,7 +26,8 @@ from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._prioritized import read_indexes, read_priorities
-from cpprb_like.samplers._shares import cut, ends_of
+from cpprb_like.samplers._shares import ends_of
+from cpprb_like.samplers._tree_draws import cut
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._items_of_batch import ItemPlan
 

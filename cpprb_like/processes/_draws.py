@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import accumulate, pairwise
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,7 +28,7 @@ from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._ruled import Ruled, RuledRows, without_masses
 from cpprb_like.samplers._rules import Rules
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
-from cpprb_like.samplers._tree_draws import TreeDraws, draw_together
+from cpprb_like.samplers._tree_draws import TreeDraws, cut, draw_together
 
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator
@@ -287,18 +288,30 @@ class MassesTogether(TreesTogether):
         """Whether each mass has been 0 or 1 so far."""
         return all(one.cuts_only for _, one in self.parts())
 
-    def draw_each(
+    def draw_parts(
         self,
-        trees: tuple[MassesTogether, ...],
-        counts: tuple[int, ...],
-        rng: np.random.Generator,
-        strata: bool,
-    ) -> tuple[RowNumbers, Floats]:
-        """See ``TreeDraws.draw_each``."""
-        drawn = [
-            one.draw(n, rng, True, strata, False) for one, n in zip(trees, counts, strict=True)
+        trees: Sequence[MassesTogether],
+        ends: list[int],
+        n: int,
+        rng: Rng,
+        stratified: bool,
+    ) -> tuple[RowNumbers, Floats, Floats] | None:
+        """See ``TreeDraws.draw_parts``."""
+        widths = [
+            stop - start if one.total > 0.0 else 0
+            for one, (start, stop) in zip(trees, pairwise(ends), strict=True)
         ]
-        return np.concatenate([one[0] for one in drawn]), np.concatenate([one[2] for one in drawn])
+        own = [0, *accumulate(widths)]
+        if not own[-1]:
+            return None
+        counts = np.diff(cut(n, own, rng.random())).tolist()
+        found = [(np.empty(0, np.intp), np.empty(0), np.empty(0))]
+        for one, count, width in zip(trees, counts, widths, strict=True):
+            if count:
+                rows, _, masses, _, total = one.draw(count, rng, True, stratified, False)
+                found.append((rows, masses, np.full(count, total / (width / own[-1]))))
+        rows, masses, totals = map(np.concatenate, zip(*found, strict=True))
+        return rows, masses, totals
 
     def parts(self) -> list[tuple[int, Masses]]:
         known: dict[int, RowWeights] = {} if self.weights is None else self.weights.members
@@ -375,6 +388,10 @@ class RuledTogether(RuledRows):
         together = RuledTogether(self.ring, self.complete, self.rules, find)
         together.value = value
         return together
+
+    def trees(self, values: list[int]) -> list[Any]:
+        """See ``RuledRows.trees``."""
+        return [self.of_value(value).over(self._weights) for value in values]
 
     def with_mass(self) -> RowNumbers:
         """The numbers of the complete rows that have a mass."""

@@ -16,7 +16,8 @@ from cpprb_like._arguments.arrays import Floats
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes import Mass
 from cpprb_like.samplers._rules import Rules
-from cpprb_like.samplers._shares import cut, ends_of
+from cpprb_like.samplers._shares import ends_of
+from cpprb_like.samplers._tree_draws import cut
 
 LEAST = 1e-250  # mass of a host with rows: a time by this rate is finite
 

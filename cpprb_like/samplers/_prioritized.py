@@ -435,18 +435,16 @@ class ByPriority(PrioritySampler):
                 n, rng, replace, self.stratified, self.check_for_update
             )
             weights = starts.corrected(rows, slots, masses)
+        elif replace and (drawn := starts.draw_parts(rows, n, rng, self.stratified)) is not None:
+            slots, masses, total = drawn
+            weights = starts.corrected(rows, slots, masses)
+            indexes = rows.indexes(slots, self.check_for_update)
         else:
-            parts = starts.parts(rows, n, rng)
-            if replace and starts.has_exact_parts(rows):
-                _, trees, counts, _ = zip(*parts, strict=True)
-                slots, masses = rows.draw_each(trees, counts, rng, self.stratified)
-                weights = starts.corrected(rows, slots, masses)
-            else:
-                drawn = []
-                for part, by, count, _ in parts:
-                    slots, masses = self._draw_starts(part, by, count, rng, replace)
-                    drawn.append((slots, masses, part.corrected(by, slots, masses)))
-                slots, masses, weights = map(np.concatenate, zip(*drawn, strict=True))
+            parts, drawn_parts = starts.parts(rows, n, rng), []
+            for part, by, count, _ in parts:
+                slots, masses = self._draw_starts(part, by, count, rng, replace)
+                drawn_parts.append((slots, masses, part.corrected(by, slots, masses)))
+            slots, masses, weights = map(np.concatenate, zip(*drawn_parts, strict=True))
             indexes = rows.indexes(slots, self.check_for_update)
             total = 1.0
             if self.probabilities and not self.as_masses:

@@ -53,9 +53,19 @@ class Rows(Protocol):
         """
         return [(self, rows, n, 1.0)]
 
-    def has_exact_parts(self, rows: Any) -> bool:  # noqa: ARG002 (for subclasses)
-        """Whether what draws each of ``parts`` draws the rows of this part and no others."""
-        return False
+    def draw_parts(
+        self,
+        rows: Any,  # noqa: ARG002 (for subclasses)
+        n: int,  # noqa: ARG002
+        rng: np.random.Generator,  # noqa: ARG002
+        stratified: bool,  # noqa: ARG002
+    ) -> tuple[Slots, Floats, Floats] | None:
+        """Slots of n rows of all ``parts``, with replacement: one call, by what ``over`` returned.
+
+        Their weights; then what weights are divided by for probabilities. None if each part needs a
+        call of its own.
+        """
+        return None
 
     def is_exact(self, rows: Any) -> bool:  # noqa: ARG002 (for subclasses)
         """Whether ``rows``, from ``over``, draws these rows and no others, and there are some."""

@@ -80,6 +80,10 @@ class RuledRows(Rows):
         """The rows of a value that has a share, as of the last draw of all."""
         raise NotImplementedError
 
+    def trees(self, values: list[int]) -> list[Any]:
+        """What draws the rows of each of these values, as of the last draw of all."""
+        raise NotImplementedError
+
     def tell(self, slots: Slots) -> NDArray[np.int8]:
         """See ``Rows.tell``: of a row that stands for a group, all rows must be complete."""
         states = self.has_mass(slots)
@@ -239,7 +243,15 @@ class Ruled(RuledRows):
 
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
-        rules = self.rules
+        rules, masses = self.rules, self._masses
+        if (
+            masses is not None
+            and masses.weights is weights
+            and rules.is_still
+            and self._seen == (self._edits(), rules.begun)
+            and masses.stale() is None
+        ):
+            return masses
         with rules.lock:
             rules.begin_call()
             masses = self._masses
@@ -275,7 +287,7 @@ class Ruled(RuledRows):
     def _forget(self, masses: Masses, seen: Any) -> None:
         """Have all masses computed anew."""
         masses.forget()
-        self._by_value.clear()
+        self._by_value = []  # a draw of another thread may have the old ones
         self._seen = seen
 
     def _no_masses(self, weights: RowWeights | None) -> Masses:
@@ -289,15 +301,20 @@ class Ruled(RuledRows):
         if len(lost):
             slots, masses = np.append(lost, slots), np.append(np.zeros(len(lost)), masses)
         values = share.values_of(slots << self.rules.bits | self._number)
-        for value in range(share.n_values):
-            self.masses_of(value).put(slots, np.where(values == value, masses, 0.0), moment)
+        for value, tree in enumerate(self.trees([*range(share.n_values)])):
+            tree.put(slots, np.where(values == value, masses, 0.0), moment)
 
     def masses_of(self, value: int) -> Masses:
         """The masses of the rows of a value that has a share, as of the last ``over``."""
+        return self.trees([value])[0]
+
+    def trees(self, values: list[int]) -> list[Masses]:
+        """See ``RuledRows.trees``."""
         assert self._masses is not None
-        while len(self._by_value) <= value:
-            self._by_value.append(self._no_masses(self._masses.weights))
-        return self._by_value[value]
+        known = self._by_value
+        while len(known) < self.rules.share.n_values:
+            known.append(self._no_masses(self._masses.weights))
+        return [known[value] for value in values]
 
     def of_value(self, value: int) -> RuledRows:
         """See ``RuledRows.of_value``."""

@@ -81,6 +81,11 @@ class Rules:
         watch(self.lock, INNERMOST)
         watch(self.turn, EPOCH)
 
+    @property
+    def is_still(self) -> bool:
+        """Whether masses change with rows alone, and none waits or is being computed."""
+        return self.is_sound and not self._waiting and not self._moving
+
     def begin_call(self) -> None:
         """Begin to tell the rules of rows: ``is_sound`` is set when that is done.
 

@@ -18,8 +18,7 @@ from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._ruled import LEAST, TRIES, RuledRows
-
-RANDOM_BITS = 53  # random bits of Generator.random: its numbers are multiples of 2 ** -53
+from cpprb_like.samplers._tree_draws import cut
 
 
 class SharedRows(Rows):
@@ -77,6 +76,17 @@ class SharedRows(Rows):
     def refuse(self, distinct: int | None = None) -> NoReturn:
         self.every.refuse(distinct)
 
+    def draw_parts(
+        self, rows: Any, n: int, rng: np.random.Generator, stratified: bool
+    ) -> tuple[Slots, Floats, Floats] | None:
+        """See ``Rows.draw_parts``: where no window matters."""
+        if self.asked is not None or not self.every.is_exact(rows):
+            return None
+        numbers, ends = self._rules.share.ends(self._rules.draws)
+        drawn: tuple[Slots, Floats, Floats] | None
+        drawn = rows.draw_parts(self.every.trees(numbers), ends, n, rng, stratified)
+        return drawn
+
     def parts(
         self, rows: Any, n: int, rng: np.random.Generator
     ) -> list[tuple[Rows, Any, int, float]]:
@@ -85,7 +95,7 @@ class SharedRows(Rows):
             self.refuse()
         if self.asked is not None:
             return self._asked_parts(rows.weights, self.asked)
-        found, weights, are_exact = [], rows.weights, self.has_exact_parts(rows)
+        found, weights, are_exact = [], rows.weights, self.every.is_exact(rows)
         for value, share in self._rules.share.shares(self._rules.draws):
             part = self._of(value)
             by = part.over(weights)
@@ -125,7 +135,7 @@ class SharedRows(Rows):
         if not rows.total:  # reads which rows there are
             return {}
         numbers, counts = self._rules.share.numbers, self._rules.counts
-        if self.has_exact_parts(rows):
+        if self.every.is_exact(rows):
             trees = {
                 value: self._of(number).over(rows.weights) for value, number in numbers.items()
             }
@@ -140,10 +150,6 @@ class SharedRows(Rows):
                 found[value] = float(own.sum()), counts * np.count_nonzero(own)
         return {value: one for value, one in found.items() if one[0] > 0.0}
 
-    def has_exact_parts(self, rows: Any) -> bool:
-        """See ``Rows.has_exact_parts``."""
-        return bool(self.every.is_exact(rows))
-
     def _has_rows(self, part: RuledRows, by: Any) -> bool:
         """Whether any of these rows can be drawn by its weight, where windows matter."""
         for n in (LEAST, TRIES * LEAST):
@@ -153,7 +159,11 @@ class SharedRows(Rows):
         return bool(by.get(part.slots()).any())
 
     def draw(self, n: int, rng: np.random.Generator) -> Slots:
-        parts = self.parts(self.every._now(), n, rng)
+        rows = self.every._now()
+        drawn = self.draw_parts(rows, n, rng, False)
+        if drawn is not None:
+            return drawn[0]
+        parts = self.parts(rows, n, rng)
         return np.concatenate([part.draw(count, rng) for part, _, count, _ in parts])
 
     def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
@@ -179,9 +189,3 @@ def ends_of(shares: tuple[float, ...]) -> list[int]:
     parts = [Fraction(repr(share)) for share in shares]
     unit = math.lcm(*(part.denominator for part in parts))
     return [0, *accumulate(part.numerator * (unit // part.denominator) for part in parts)]
-
-
-def cut(n: int, ends: list[int], number: float) -> list[int]:
-    """Where the parts of n rows begin and end, rounded by a random number from 0 to 1."""
-    offset = int(number * 2**RANDOM_BITS) * ends[-1] >> RANDOM_BITS
-    return [(n * end + offset) // ends[-1] for end in ends]

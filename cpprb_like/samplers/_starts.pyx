@@ -243,9 +243,9 @@ cdef class Starts:
         """See ``Rows.parts``."""
         return [(self, rows, n, 1.0)]
 
-    def has_exact_parts(self, rows):
-        """See ``Rows.has_exact_parts``."""
-        return False
+    def draw_parts(self, rows, intp_t n, rng, bint stratified):
+        """See ``Rows.draw_parts``."""
+        return None
 
     def is_exact(self, rows):
         """See ``Rows.is_exact``."""

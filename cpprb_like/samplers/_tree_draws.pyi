@@ -24,13 +24,14 @@ class TreeDraws(DerivedState):
         as_handles: bool,
         without: _Slots | None = None,
     ) -> tuple[_Slots, NDArray[np.int64], _Floats, float, float]: ...
-    def draw_each(
+    def draw_parts(
         self,
-        trees: tuple[TreeDraws, ...],
-        counts: tuple[int, ...],
+        trees: list[TreeDraws],
+        ends: list[int],
+        n: int,
         rng: np.random.Generator,
         stratified: bool,
-    ) -> tuple[_Slots, _Floats]: ...
+    ) -> tuple[_Slots, _Floats, _Floats] | None: ...
     @property
     def least(self) -> float: ...
     @property
@@ -42,6 +43,7 @@ class TreeDraws(DerivedState):
     def get(self, slots: _Slots) -> _Floats: ...
     def indexes(self, slots: _Slots, as_handles: bool) -> NDArray[np.int64]: ...
 
+def cut(n: int, ends: list[int], number: float) -> list[int]: ...
 def draw_together(
     parts: Sequence[tuple[int, TreeDraws]],
     bits: int,

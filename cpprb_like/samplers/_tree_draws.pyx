@@ -19,6 +19,9 @@ from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 
 cnp.import_array()
 
+cdef enum:
+    RANDOM_BITS = 53             # of a random number from 0 to 1, which is a multiple of 2 ** -53
+
 
 cdef class TreeDraws(DerivedState):
     """Base class of draws by the leaves of a sum tree, which has as many as the ring has slots."""
@@ -72,30 +75,49 @@ cdef class TreeDraws(DerivedState):
         self.drawn = stop
         return slots, c_indexes(self.ring, slots, as_handles), weights, least, total
 
-    def draw_each(self, tuple trees not None, tuple counts not None, rng, bint stratified):
-        """Draw ``counts[k]`` rows of ``trees[k]`` with replacement, all of which this one is the whole of.
+    def draw_parts(self, list trees not None, list ends not None, n, rng, bint stratified):
+        """Draw n rows with replacement: of each of ``trees``, which are parts of this one, its share.
 
-        Returns the slots and the weights, tree by tree. A tree without a weight raises
-        ``NotEnoughDataError``.
+        ``ends`` are cumulative shares from 0 on, as integers. The share of a part without weights goes
+        to the others. A part has its share of n rows, rounded down or up at random: see ``cut``. Returns
+        the slots and the weights, part by part, and of each row the sum of the weights of its part,
+        divided by the share of this part; or None, and nothing is drawn, if no part has weights.
         """
         cdef Manner manner = STRATIFIED if stratified else INDEPENDENT
-        cdef intp_t k, n = sum(counts), count, start = 0, found = 1
+        cdef intp_t k, row, count = c_index(n), first, behind
+        cdef int64_t stop
+        cdef float64_t total
         cdef TreeDraws one
-        cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray weights = c_numbers(1, &n, cnp.NPY_FLOAT64)
+        cdef list places, own = [0]
+        cdef cnp.ndarray slots = c_numbers(1, &count, cnp.NPY_INTP)
+        cdef cnp.ndarray weights = c_numbers(1, &count, cnp.NPY_FLOAT64)
+        cdef cnp.ndarray totals = c_numbers(1, &count, cnp.NPY_FLOAT64)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(slots)
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
+        cdef float64_t* sums = <float64_t*> cnp.PyArray_DATA(totals)
+        if len(ends) != len(trees) + 1:
+            raise ValueError(f"ends: expected {len(trees) + 1}, got {len(ends)}")
         bit_generator = rng.bit_generator
         cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
         with bit_generator.lock:
-            self.drawn = self.ring.c_stop()
+            stop = self.ring.c_stop()
             for k in range(len(trees)):
-                one, count = trees[k], counts[k]
+                one = trees[k]
                 one.c_sync_weights()
-                found &= one.tree.c_draw_leaves(bitgen, manner, leaves + start, values + start, count)
-                start += count
-        c_check_drawn(manner, found, n)
-        return slots, weights
+                own.append(own[k] + ends[k + 1] - ends[k] if one.tree.c_total() > 0.0 else own[k])
+            if own[len(trees)] == 0:
+                return None
+            places = cut(n, own, bitgen.next_double(bitgen.state))
+            for k in range(len(trees)):
+                one, first, behind = trees[k], places[k], places[k + 1]
+                if first == behind:
+                    continue
+                one.tree.c_draw_leaves(bitgen, manner, leaves + first, values + first, behind - first)
+                total = one.tree.c_total() / ((own[k + 1] - own[k]) / own[len(trees)])
+                for row in range(first, behind):
+                    sums[row] = total
+        self.drawn = stop
+        return slots, weights, totals
 
     cdef void c_lift(
         self, const intp_t* slots, float64_t* weights, intp_t n
@@ -160,6 +182,18 @@ cdef class TreeDraws(DerivedState):
     def indexes(self, cnp.ndarray slots, bint as_handles):
         """The ``indexes`` of these slots, for ``update``: public slots, or handles."""
         return c_indexes(self.ring, slots, as_handles)
+
+
+def cut(n, list ends not None, double number):
+    """Where the parts of n rows begin and end, rounded by a random number from 0 to 1.
+
+    ``ends`` are cumulative shares from 0 on, as integers.
+    """
+    if not ends:
+        raise ValueError("ends: expected cumulative shares, got none")
+    last = ends[len(ends) - 1]
+    offset = <int64_t> (number * 2.0 ** RANDOM_BITS) * last >> RANDOM_BITS
+    return [0, *[(n * end + offset) // last for end in ends[1:len(ends) - 1]], n]
 
 
 # ---------------------------------------------------------------------- several rings

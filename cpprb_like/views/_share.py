@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Batch, Slots
+from cpprb_like.samplers._shares import ends_of
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._layer import Fields, ViewedRows
 from cpprb_like.views._rule import Rule, check_number
@@ -58,11 +59,11 @@ class Share(Rule):
     cluster shares are of the rows of all hosts that answer; a schedule is asked when its batch is
     requested, ahead of need.
 
-    Cost: a draw for each value that has a part of the batch, whatever the number of its rows: with
-    three values about twice the time of ``Among``. Each new or updated row takes about a tenth of a
-    microsecond for each value, before the next draw. Memory: 19 bytes a row, and 17 more for each
-    value: with 50 values 0.9 GB for a million rows. Where windows of ``Sequences`` or n-step
-    returns matter, a value none of whose rows can begin one costs a look at its rows at each draw.
+    Cost: that of ``Among``, and about a microsecond for each value that has a part of the batch,
+    whatever the number of its rows. Each new or updated row takes about a tenth of a microsecond
+    for each value, before the next draw. Memory: 19 bytes a row, and 17 more for each value: with
+    50 values 0.9 GB for a million rows. Where windows of ``Sequences`` or n-step returns matter, a
+    value none of whose rows can begin one costs a look at its rows at each draw.
 
     Examples
     --------
@@ -117,6 +118,7 @@ class ShareOfRows(Rule):
                 for value, share in given.items()
                 if share != 0
             }
+        self._has_schedule = any(callable(one) for one in (self._shares or {}).values())
         self._number(np.zeros(0))
         self.begin()
 
@@ -133,6 +135,7 @@ class ShareOfRows(Rule):
         """Give values the numbers from 0 on."""
         order = values.argsort()
         self._values, self._order, self._sorted = values, order, values[order]
+        self._ends: tuple[list[int], list[int]] | None = None
 
     @property
     def n_values(self) -> int:
@@ -208,6 +211,13 @@ class ShareOfRows(Rule):
         if not any(found):
             raise ValueError(f"Share: expected a share above 0, got {found} for batch {time}")
         return [(number, share) for number, share in enumerate(found) if share]
+
+    def ends(self, time: int) -> tuple[list[int], list[int]]:
+        """The numbers of ``shares``, and the cumulative shares, as integers from 0 on."""
+        if self._ends is None or self._has_schedule:
+            found = self.shares(time)
+            self._ends = [number for number, _ in found], ends_of(tuple([one for _, one in found]))
+        return self._ends
 
     def shares_of(self, values: Collection[Any], time: int) -> list[tuple[Any, float]]:
         """``shares`` of these values, of which rows may be elsewhere: values, and shares."""

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 from distributions import chi_square, chi_square_limit
 from helpers import Array
+from hypothesis import given
+from hypothesis import strategies as st
 from interruptions import Cut, cut_at, first_and_last
 from reference_shares import equal, probabilities
 from rewound import KINDS, History, Kind
@@ -24,6 +26,8 @@ from scale import LONG, repeats
 
 from cpprb_like import Mixture, NotEnoughDataError, ReplayBuffer
 from cpprb_like.samplers import LegacyUniform, Prioritized, RankBased, Recency, Reverse, Uniform
+from cpprb_like.samplers._shares import ends_of
+from cpprb_like.samplers._tree_draws import cut
 from cpprb_like.schedules import Linear
 from cpprb_like.views import Among, NStep, Rule, Sequences, Share
 
@@ -500,25 +504,51 @@ def compare_tasks(view: Any) -> None:
 
 
 @pytest.mark.parametrize("stratified", [False, True])
-@pytest.mark.parametrize("counts", [(4, 3, 2), (0, 5, 0), (0, 0, 0), (1, 0, 90)])
+@given(
+    n=st.integers(0, 90),
+    shares=st.lists(st.sampled_from([0.0, 0.1, 1.0, 2.5, 1e-9, 1e300]), min_size=1, max_size=4),
+    seed=st.integers(0, 99),
+)
 def test_one_call_draws_what_a_call_for_each_value_draws(
-    stratified: bool, counts: tuple[int, ...]
+    stratified: bool, n: int, shares: list[float], seed: int
 ) -> None:
-    """The same rows and weights, by the same random numbers."""
+    """The same rows and weights, by the same random numbers. The last value has no row."""
     rb = filled(sampler=Prioritized())
     rb.update_priorities(np.arange(60), 1 + np.arange(60) % 7)
-    view = rb.view(Share({"task": {0: 1, 1: 1, 2: 1}}))
+    view = rb.view(Share({"task": {0: 1, 1: 1, 2: 1, 50: 1}}))
     view.sample(1)
     starts: Any = view._now.starts
     sampler: Any = rb.sampler
     every = starts.over(sampler.rows)
-    trees = tuple(starts._of(value).over(None) for value in range(3))
-    together, apart = np.random.default_rng(1), np.random.default_rng(1)
-    slots, weights = every.draw_each(trees, counts, together, stratified)
-    drawn = [
-        tree.draw(n, apart, True, stratified, False) for tree, n in zip(trees, counts, strict=True)
+    trees = starts.every.trees(list(range(4)))[-len(shares) :]
+    together, apart = np.random.default_rng(seed), np.random.default_rng(seed)
+    found = every.draw_parts(trees, ends_of(tuple(shares)), n, together, stratified)
+    exact = [
+        Fraction(repr(share)) * (tree.total > 0) for share, tree in zip(shares, trees, strict=True)
     ]
-    assert slots.tolist() == [slot for one in drawn for slot in one[0].tolist()]
-    assert weights.tolist() == [weight for one in drawn for weight in one[2].tolist()]
+    if not sum(exact):
+        assert found is None
+        assert together.random() == apart.random()
+        return
+    offset, stop, slots, weights, totals = Fraction(apart.random()), Fraction(0), [], [], []
+    for share, tree in zip(exact, trees, strict=True):
+        start, stop = stop, stop + share / sum(exact)
+        count = int(n * stop + offset) - int(n * start + offset)
+        if count:
+            drawn = tree.draw(count, apart, True, stratified, False)
+            slots += drawn[0].tolist()
+            weights += drawn[2].tolist()
+            totals += [tree.total / (share / sum(exact))] * count
+    assert found[0].tolist() == slots
+    assert found[1].tolist() == weights
+    np.testing.assert_allclose(found[2], totals, rtol=1e-12)
     assert together.random() == apart.random()
     assert every.drawn == rb.ring.written
+    with pytest.raises(ValueError, match="ends: expected"):
+        every.draw_parts(trees, [0], n, together, stratified)
+
+
+def test_places_of_parts_without_any() -> None:
+    """An error: there is no last part."""
+    with pytest.raises(ValueError, match="ends: expected cumulative shares, got none"):
+        cut(3, [], 0.5)
