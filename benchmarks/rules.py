@@ -21,12 +21,12 @@ from reports.whole_run import rules_table
 from result_files import write
 from whole_run import in_turns
 
-from cpprb_like import ReplayBuffer
+from cpprb_like import Mixture, ReplayBuffer
 from cpprb_like.samplers import Prioritized
-from cpprb_like.views import Among, AtMost, Groups, Newest, Share
+from cpprb_like.views import Among, AtMost, Groups, Newest, Sequences, Share
 
 ROOT = Path(__file__).resolve().parent.parent
-BATCH, KEYS = 256, 8
+BATCH, KEYS, LENGTH = 256, 8, 64
 Call = Callable[[], Any]
 Case = tuple[str, str, Call, Call]  # what, beside what, ours, the other
 
@@ -162,6 +162,45 @@ def beside_reverb() -> Iterator[Case]:
     server.stop()
 
 
+def beside_dreamer(n: int) -> Iterator[Case]:
+    """The online queue of DreamerV3: of each 64 steps a sequence is in a batch at once."""
+    replay = importlib.import_module("replay")
+    rng, numbers = np.random.default_rng(0), count(n)
+    steps: list[dict[str, Any]] = [
+        {"obs": rng.normal(size=8).astype(np.float32), "is_first": t == 0} for t in range(LENGTH)
+    ]
+    fields: Any = {
+        "obs": {"shape": 8},
+        "is_first": {"shape": (), "dtype": bool},
+        "step": {"shape": (), "dtype": "i8"},
+    }
+    rb = ReplayBuffer(n, fields, seed=0)
+    begins = Among(lambda rows: rows["step"] % LENGTH == 0, "step")
+    fresh, every = rb.view(begins, AtMost(1), Sequences(LENGTH)), rb.view(Sequences(LENGTH))
+    mixture = Mixture({"fresh": fresh, "all": every}, {"fresh": 1, "all": 15}, seed=0)
+    buffer = replay.Replay(LENGTH, capacity=n, online=True)
+    batches = buffer.dataset(16)
+    for t in range(n):
+        step = steps[t % LENGTH]
+        rb.add(**step, step=t)
+        buffer.add(step)
+    fresh.sample(n // LENGTH)
+    buffer.queue.clear()
+
+    def ours() -> Any:
+        for step in steps:
+            rb.add(**step, step=next(numbers))
+        return mixture.sample(16)
+
+    def theirs() -> Any:
+        for step in steps:
+            buffer.add(step)
+        return next(batches)
+
+    what = f"`add` of {LENGTH} steps, then 16 sequences, one of which is new, {n:,} rows"
+    yield what, "DreamerV3, `Replay(online=True)`", ours, theirs
+
+
 def cases(scale: int) -> Iterator[Case]:
     """All of them, ``scale`` times as small."""
     for n in (10_000, 1_000_000, 10_000_000):
@@ -170,6 +209,8 @@ def cases(scale: int) -> Iterator[Case]:
         yield from beside_torchrl(1_000_000 // scale)
     if importlib.util.find_spec("reverb") is not None:
         yield from beside_reverb()
+    if importlib.util.find_spec("replay") is not None:
+        yield from beside_dreamer(LENGTH * 8192 // scale)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -22,7 +23,7 @@ BUDGETS: list[tuple[tuple[Layer, ...], int]] = [
 
 
 def frames(call: Callable[[], Any]) -> list[str]:
-    """Names of the Python functions that a call enters."""
+    """Names of the Python functions that a call enters, without those of a garbage collection."""
     found: list[str] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -30,11 +31,13 @@ def frames(call: Callable[[], Any]) -> list[str]:
             found.append(frame.f_code.co_name)
 
     before = sys.getprofile()
+    gc.disable()
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return found[1:]
 
 
