@@ -70,10 +70,15 @@ def by_priority(n: int) -> Iterator[Case]:
         view.sample(BATCH)
         draw = partial(view.sample, BATCH), partial(rb.sample, BATCH)
         yield f"{what}, {n:,} rows by priority", "the same draw of all rows", *draw
-    view, first = rb.view(rules['`Newest("version", 4)`']), columns(1)
-    rows = (first | {"version": number // 1000} for number in count(n))
-    what = f'`add`, then `Newest("version", 4)`, {n:,} rows by priority'
-    yield (
+    for what in ('`Newest("version", 4)`', '`Share({"task": "equal"})`'):
+        yield after_add(f"`add`, then {what}, {n:,} rows by priority", rb, rules[what], n)
+
+
+def after_add(what: str, rb: ReplayBuffer, rule: Any, n: int) -> Case:
+    """A row is added before each batch of a view, and before each batch of all rows."""
+    view, first = rb.view(rule), columns(1)
+    rows = (first | {"version": number // 1000, "task": number % 3} for number in count(n))
+    return (
         *(what, "`add`, then the draw of all rows"),
         lambda: (rb.add(**next(rows)), view.sample(BATCH)),
         lambda: (rb.add(**next(rows)), rb.sample(BATCH)),

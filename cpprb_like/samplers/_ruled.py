@@ -240,6 +240,8 @@ class Ruled(RuledRows):
         self._is_of_all = isinstance(complete, AllRows)
         self._masses: Masses | None = None
         self._by_value: list[Masses] = []  # of the rows of each value that has a share
+        # By slot, the number of the value in whose tree the row has a mass, or -1.
+        self._values = np.full(0 if rules.share is None else ring.capacity, -1, np.int8)
 
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
@@ -301,8 +303,16 @@ class Ruled(RuledRows):
         if len(lost):
             slots, masses = np.append(lost, slots), np.append(np.zeros(len(lost)), masses)
         values = share.values_of(slots << self.rules.bits | self._number)
-        for value, tree in enumerate(self.trees([*range(share.n_values)])):
-            tree.put(slots, np.where(values == value, masses, 0.0), moment)
+        trees = self.trees([*range(share.n_values)])
+        before = self._values[slots]
+        changed = {*before.tolist(), *values.tolist()} - {-1}
+        if moment is not None and moment[5]:  # of all rows
+            self._values[:], changed = -1, {*range(len(trees))}
+        self._values[slots] = values
+        for value in changed:
+            is_own = values == value
+            own = np.flatnonzero(is_own | (before == value))
+            trees[value].put(slots[own], np.where(is_own[own], masses[own], 0.0), moment)
 
     def masses_of(self, value: int) -> Masses:
         """The masses of the rows of a value that has a share, as of the last ``over``."""
