@@ -402,6 +402,14 @@ class RuledTogether(RuledRows):
             found.append(self.ring.name(number, slots[self._is_newer(number, slots)]))
         return np.concatenate(found)
 
+    @property
+    def count(self) -> int:
+        """See ``Ruled.count``."""
+        if self.ring.limits is not None:
+            return len(self.slots())
+        self._sync()
+        return sum(self.of(number).count for number, _ in self.ring.usable_rings)
+
     def is_exact(self, rows: MassesTogether) -> bool:
         """See ``Rows.is_exact``."""
         if self.ring.limits is not None:

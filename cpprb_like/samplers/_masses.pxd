@@ -7,6 +7,7 @@ from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 
 cdef class Masses(TreeDraws):
     cdef readonly RowWeights weights  # of the rows; None: each weighs 1
+    cdef readonly intp_t n_rows      # rows with a mass
     cdef intp_t n_others             # masses other than 0 and 1
     cdef float64_t[::1] masses       # of the rows, by slot
     cdef int64_t edited              # entries of the ring's log of edits that were applied

@@ -15,6 +15,7 @@ _Moment: TypeAlias = tuple[int, int, int, int, int, bool]
 @final
 class Masses(TreeDraws):
     weights: RowWeights | None
+    n_rows: int
     @property
     def cuts_only(self) -> bool: ...
     def __new__(cls, ring: Ring, tree: SumTree, weights: RowWeights | None) -> Self: ...

@@ -126,6 +126,7 @@ cdef class Masses(TreeDraws):
     cdef void c_put_mass(self, intp_t slot, float64_t mass) noexcept nogil:
         """Set the mass of a slot: its leaf follows."""
         cdef float64_t old = self.masses[slot]
+        self.n_rows += (mass != 0.0) - (old != 0.0)
         self.n_others += (mass != 0.0 and mass != 1.0) - (old != 0.0 and old != 1.0)
         self.masses[slot] = mass
 
@@ -154,7 +155,7 @@ cdef class Masses(TreeDraws):
         self.c_sync_weights()
         if moment is not None and moment[5]:
             self.masses[:] = 0.0
-            self.n_others = 0
+            self.n_rows = self.n_others = 0
             self.tree.c_clear_first(self.tree.capacity)
         for k in range(n):
             if not 0 <= values[k] < ring.capacity:

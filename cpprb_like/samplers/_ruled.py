@@ -340,6 +340,13 @@ class Ruled(RuledRows):
         states[(states == 1) & (self._now().at(slots) == 0)] = 0
         return states
 
+    @property
+    def count(self) -> int:
+        """Number of these rows. Cost: a look at all masses where windows matter."""
+        masses = self._now()
+        is_exact = self._is_of_all and not self._ring.lookahead
+        return masses.n_rows if is_exact else len(self.slots())
+
     def masses(self, slots: Slots) -> Floats:
         """The masses of rows; of a group that of the row that stands for it, else 0."""
         return self._now().at(slots)

@@ -122,9 +122,7 @@ class _Counts(Rule):
         return slots, self._counts[slots] < self.m
 
     def stats(self) -> dict[str, float]:
-        slots = np.flatnonzero(self._there)
-        used = int(np.count_nonzero(self._counts[slots] >= self.m))
-        return {"rows_used_up": used}
+        return {"rows_used_up": int(np.count_nonzero(self._counts >= self.m))}
 
     def state(self) -> dict[str, Array]:
         slots = np.flatnonzero(self._counts)

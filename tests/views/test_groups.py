@@ -78,6 +78,7 @@ def compare(view: Any, twin: SlowGroups, chance: random.Random) -> None:
     """Compare groups, and a draw, with the twin after an action."""
     rb, now, key = view.buffer, view._now, view.layers[0].key
     can_be_drawn = now.starts.slots() if len(rb) else np.empty(0, np.intp)
+    assert not len(rb) or now.starts.count == len(can_be_drawn)
     ring = rb.ring
     there = np.arange(max(ring.first, ring.written - ring.stored), ring.written)
     slots = there % ring.capacity
