@@ -401,7 +401,6 @@ cdef class Ring:
         given.oldest = given.first + n - self.capacity
         given.flags = self.c_flags(0)
         given.flag_stride = self.flag_stride
-        given.absent = ABSENT
         given.base = self.state[HANDLE_BASE]
         return given
 

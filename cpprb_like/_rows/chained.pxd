@@ -15,7 +15,6 @@ cdef struct NewRows:         # rows of an ``add`` in progress
     int64_t oldest           # id of the oldest row in the ring after the call
     const uint8_t* flags     # flag byte of slot 0; flags of these rows are written
     intp_t flag_stride
-    uint8_t absent           # the flag ABSENT
     int64_t base             # rows before the last clear
 
 
@@ -36,7 +35,7 @@ cdef class Chain:
     cdef bint is_held                # whether ``held`` has them
     cdef bint is_promise_lost        # of a follower: whether a value was read that had been overwritten
     cdef readonly tuple asides       # the overflow: one or two ``Overflow``
-    cdef readonly int64_t compared   # count of values compared with those of neighbouring rows
+    cdef readonly int64_t compared   # count of values, without those at starts of episodes that do not follow
     cdef readonly int64_t apart      # of these, values that went to the overflow as a whole
 
     cdef int c_reserve(self, NewRows* rows) except -1

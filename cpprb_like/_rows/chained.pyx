@@ -14,6 +14,7 @@ from libc.string cimport memcmp, memcpy
 
 from cpprb_like._rows.overflow cimport Overflow
 from cpprb_like._rows.column cimport Column
+from cpprb_like._rows.walk cimport ABSENT, END
 from cpprb_like._machine.blocks cimport Values, c_gather_values
 from cpprb_like._c.copying cimport c_pick
 from cpprb_like._c.fences cimport c_fence, c_read_fence
@@ -185,6 +186,19 @@ cdef inline const char* c_before(
     return chain.c_latest(chain.which) + stream * chain.nbytes
 
 
+cdef inline void c_count_apart(Chain chain, NewRows* rows, int64_t before, bint is_whole) noexcept nogil:
+    """Count a value that does not follow from the row ``before`` in its stream.
+
+    At starts of episodes that is no reason to warn.
+    """
+    if before < max(0, rows.oldest) or (
+        rows.flags[before % chain.capacity * rows.flag_stride] & (END | ABSENT)
+    ):
+        chain.compared -= 1
+    else:
+        chain.apart += is_whole
+
+
 cdef inline uint8_t* c_choices_of(Chain chain, intp_t n) except NULL:
     """Memory for the choices of n rows: see ``c_reserve``."""
     if cnp.PyArray_DIM(chain.choices, 0) < n:
@@ -274,8 +288,6 @@ cdef class FrameStack(Chain):
             before = c_before(self, rows, k, values)
             choices[k] = before != NULL and self.c_is_slide(before, values + k * self.nbytes)
             count += not choices[k] and k >= rows.n - self.n_frames
-            self.compared += before != NULL
-            self.apart += before != NULL and not choices[k]
         return self.older.c_reserve(count, rows.first + rows.n - self.n_frames)
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
@@ -293,6 +305,7 @@ cdef class FrameStack(Chain):
         cdef intp_t k, frame
         cdef int64_t row, needed = rows.first + rows.n - self.n_frames
         cdef uint8_t run
+        self.compared += rows.n
         self.older.c_drop(needed)
         for k in range(rows.n):
             row = rows.first + k
@@ -302,6 +315,7 @@ cdef class FrameStack(Chain):
                 run = run + 1 if run + 1 < self.depth else run
             else:
                 run = 0
+                c_count_apart(self, rows, row - self.n_envs, True)
                 if row >= needed:
                     found = self.older.c_push(row)
                     for frame in range(self.depth - 1):
@@ -464,7 +478,8 @@ cdef class NextOf(Chain):
         for k in range(rows.n):
             row = rows.first + k - self.n_envs
             if row >= rows.oldest and choices[k] != FOLLOWS:
-                if not rows.flags[row % self.capacity * rows.flag_stride] & rows.absent:
+                c_count_apart(self, rows, row, choices[k] == APART_WHOLE)
+                if not rows.flags[row % self.capacity * rows.flag_stride] & ABSENT:
                     self.c_keep(rows, k, choices[k])
             self.marks[(rows.first + k) % self.capacity] = FOLLOWS
         self.c_keep_latest(rows, rows.values[self.place])
@@ -477,7 +492,6 @@ cdef class NextOf(Chain):
         if choice == APART_FRAME:
             self.stack.c_split(promised, self.stack.depth - 1, self.newest.c_push(row))
         else:
-            self.apart += 1
             memcpy(self.whole.c_push(row), promised, self.nbytes)
 
     cdef const char* c_whole(self, int64_t row) noexcept nogil:

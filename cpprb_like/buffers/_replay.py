@@ -538,8 +538,8 @@ class ReplayBuffer(BufferBase, Source):
         ]
         axes = {stack.name: stack.axis for stack in self.schema.stacks}
         warn(
-            f"{', '.join(said)} do not follow from the row before, so that each is stored by "
-            "itself: give n_envs= if the steps are of several environments in turns"
+            f"{', '.join(said)} do not follow from the row before in their episode, so that each "
+            "is stored by itself: give n_envs= if the steps are of several environments in turns"
             + (f"; the axis of the frames if it is not stack_compress={axes}" if axes else "")
             + "; leave out next_of and stack_compress if steps do not follow one another"
         )
