@@ -16,7 +16,7 @@ from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCA
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.device._plan import EPISODE, Plan
-from cpprb_like.device._rows import UNKNOWN, Batch, Rows, State, Values
+from cpprb_like.device._rows import ABSENT, UNKNOWN, Batch, Rows, State, Values
 from cpprb_like.samplers import Prioritized
 from cpprb_like.views._rows import read_fields
 
@@ -61,7 +61,7 @@ def to_host(rows: Rows, state: State, options: Mapping[str, Any]) -> ReplayBuffe
         sampler=copy.deepcopy(plan.sampler),
         **options,
     )
-    stored = int(rows.stats(state)["stored"]) // n
+    stored = min(int(state["stored"]), plan.size) // n
     first = int(state["written"]) // n - stored
     weights = []
     for start, stop in _pieces(plan, stored):
@@ -128,10 +128,11 @@ def blocks(rows: Rows, buffer: ReplayBuffer) -> Iterator[tuple[Batch, Any]]:
             f"from_host: expected {n} environments and the fields {described}, got "
             f"{buffer.n_envs} and {found}"
         )
-    written, steps = ring.written, _steps(buffer)
+    written, (steps, is_there) = ring.written, _steps(buffer)
     for start, stop in _pieces(plan, len(steps)):
-        slots = steps[start:stop].reshape(-1)
-        flags = ring.flags_at(slots)
+        slots, there = steps[start:stop].reshape(-1), is_there[start:stop].reshape(-1)
+        flags = ring.flags_at(slots) & (FLAG_TERMINATED | FLAG_TRUNCATED)
+        flags[~there] = ABSENT | FLAG_TRUNCATED
         values = read_fields(ring, slots, frozenset(plan.names))
         if ring.written != written:
             raise RuntimeError("from_host: rows were added meanwhile")
@@ -139,29 +140,24 @@ def blocks(rows: Rows, buffer: ReplayBuffer) -> Iterator[tuple[Batch, Any]]:
             one.name: xp.from_host(values[one.name].reshape(stop - start, n, *one.shape), one.dtype)
             for one in plan.fields
         }
-        kept = flags & (FLAG_TERMINATED | FLAG_TRUNCATED)
         block, _ = rows.block(step, True)
-        yield block, xp.from_host(kept)
+        yield block, xp.from_host(flags)
 
 
-def _steps(buffer: ReplayBuffer) -> NDArray[np.intp]:
-    """The slots of the newest steps of a buffer, oldest first, without absent steps."""
+def _steps(buffer: ReplayBuffer) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """The slots of the rows of each environment in steps, oldest first, and which are present.
+
+    Absent rows are left out. So environments may lack rows in the first steps: absent ones.
+    """
     ring, n = buffer.ring, buffer.n_envs
     ids = np.arange(ring.written - ring.stored, ring.written)
     slots = (ids % ring.capacity).astype(np.intp).reshape(-1, n)
     there = (ring.flags_at(slots.reshape(-1)) & FLAG_ABSENT == 0).reshape(-1, n)
-    is_step = there.any(1)
-    lacking = np.argwhere(is_step[:, None] & ~there)
-    if len(lacking):
-        step, env = lacking[0]
-        raise ValueError(
-            "from_host: expected steps of all environments, got absent rows, such as slot "
-            f"{slots[step, env]} of environment {env}. to_host leaves out rows whose next values "
-            "are lost or unknown: to load such rows on a device, save state_dict() there, or the "
-            "state of a JaxReplay. add_where and episodes.delete make absent rows too"
-        )
-    steps: NDArray[np.intp] = slots[is_step][-(buffer.capacity // n) :]
-    return steps
+    order = np.argsort(there, axis=0, kind="stable")
+    slots, there = np.take_along_axis(slots, order, 0), np.take_along_axis(there, order, 0)
+    most = min(there.sum(0).max(), buffer.capacity // n)
+    first = len(slots) - most
+    return slots[first:], there[first:]
 
 
 def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:
@@ -171,15 +167,17 @@ def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:
         raise ValueError(
             f"finals: {rows.plan.finals} have no room for the next values of {lost} rows"
         )
+    xp, (steps, is_there) = rows.xp, _steps(buffer)
+    slots, there = steps.reshape(-1), is_there.reshape(-1)
+    if not there.all():
+        state = {**state, "absent": xp.full((), int((~there).sum()), dtype=xp.count)}
     if rows.weights is None or not buffer.has_priorities:
         return state
-    xp = rows.xp
-    stored = int(rows.stats(state)["stored"])
-    slots = _steps(buffer).reshape(-1)
     weights: Any = buffer.sampler.row_weights(slots)
-    first = int(state["written"]) - stored
-    places = (first + np.arange(stored)) % rows.plan.size
-    for start in range(0, stored, WEIGHTS_AT_ONCE):
+    weights = np.where(there, weights, 0)
+    first = int(state["written"]) - len(slots)
+    places = (first + np.arange(len(slots))) % rows.plan.size
+    for start in range(0, len(slots), WEIGHTS_AT_ONCE):
         piece = slice(start, start + WEIGHTS_AT_ONCE)
         changed = rows.weights.put(state, xp.from_host(places[piece]), xp.from_host(weights[piece]))
         state = {**state, **changed}

@@ -247,8 +247,11 @@ class JaxReplay(JaxView):
 
 
 def _kinds(state: Any) -> Any:
-    """The shape and dtype of each array."""
-    return jax.tree.map(lambda one: (one.shape, str(one.dtype)), state)
+    """The shape and dtype of each array that all states of a replay have."""
+    kinds = jax.tree.map(lambda one: (one.shape, str(one.dtype)), state)
+    if isinstance(kinds, dict):
+        kinds.pop("absent", None)
+    return kinds
 
 
 def _dtypes(wanted: Any) -> tuple[Any, np.dtype[Any]]:

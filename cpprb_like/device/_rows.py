@@ -27,7 +27,8 @@ from cpprb_like.schedules import check
 State = dict[str, Any]
 Batch = dict[str, Any]
 Block = dict[Any, Any]
-UNKNOWN = 64  # flag of a row whose next values are lost, or not of its episode; greatest of all
+UNKNOWN = 64  # flag of a row whose next values are lost, or not of its episode
+ABSENT = 128  # flag of a row without a step, which ``from_host`` makes; greatest of all
 # Candidates of a draw of n rows, in case that some are refused: n, a share of n, and a number.
 # Windows of several rows are refused more often than single rows.
 SHARE_OF_ROWS, SHARE_OF_WINDOWS, SPARE = 8, 1, 64
@@ -289,7 +290,7 @@ class Rows:
         if is_part:
             there = state["stored"].clip(None, plan.size) - before - ahead
             count = there.clip(1)
-        refuses = reading.may_refuse or self.weights is not None
+        refuses = reading.may_refuse or self.weights is not None or "absent" in state
         refuses = refuses or (bootstraps and bool(plan.sources or plan.ends))
         share = SHARE_OF_ROWS if reading.is_single else SHARE_OF_WINDOWS
         m = n * reading.stride * (share + 1) // share + SPARE if refuses else n
@@ -350,10 +351,10 @@ class Rows:
         """Whether each candidate can be drawn, given that the steps around it are stored."""
         xp, plan = self.xp, self.plan
         flags = state["flags"]
+        usable = xp.take(flags, slots) < ABSENT if "absent" in state else slots >= 0
         if reading.is_single and not reading.is_sequence:
-            return xp.take(flags, slots) < UNKNOWN if bootstraps else slots >= 0
+            return xp.take(flags, slots) < UNKNOWN if bootstraps else usable
         rows, there, last, _ = self.windows(state, reading, slots, most)
-        usable = slots >= 0
         if reading.least_rows > 1:
             usable = usable & (there.sum(1) >= reading.least_rows)
         if reading.stride > 1:
@@ -486,9 +487,12 @@ class Rows:
         del arrays["values"]
         found = {"size": plan.size, "stored": stored}
         found["nbytes"] = sum(one.nbytes for one in arrays.values())
+        is_stored = self._age(state, xp.arange(plan.size)) * plan.n_envs < stored
+        is_absent = is_stored & (state["flags"][:-1] >= ABSENT)
+        if "absent" in state:
+            found["stored"] = stored - is_absent.sum()
         if plan.sources:
-            is_stored = self._age(state, xp.arange(plan.size)) * plan.n_envs < stored
-            lost = is_stored & (state["flags"][:-1] >= UNKNOWN)
+            lost = is_stored & (state["flags"][:-1] >= UNKNOWN) & ~is_absent
             found |= {"finals": plan.finals, "lost": lost.sum()}
         return found
 

@@ -359,6 +359,7 @@ class DeviceReplay(DeviceView):
         Raises ``ValueError``, and changes nothing, if the arguments differ.
         """
         own = self.state_dict()
+        own.pop("absent", None)
         declared = state.get("declaration")
         if declared != own.pop("declaration") or not own.keys() < state.keys():
             raise ValueError(
@@ -367,15 +368,17 @@ class DeviceReplay(DeviceView):
             )
         for name, one in own.items():
             one.copy_(state[name])
-        self._added = len(self) // self._rows.plan.n_envs
+        if "absent" in state:
+            self._state["absent"] = state["absent"].to(self.device, copy=True)
+        self._added = min(int(state["stored"]), self._rows.plan.size) // self._rows.plan.n_envs
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def to_host(self, **options: Any) -> ReplayBuffer:
         """A ``ReplayBuffer`` with the same rows, for ``save``, ``report``, ``export`` and the like.
 
         Rows whose next values are lost or unknown are absent, and the row before such a row ends
-        its episode as truncated. With several environments ``from_host`` refuses absent rows;
-        ``state_dict`` has all rows. Priorities are those of the rows to rounding.
+        its episode as truncated; ``state_dict`` has all rows. Priorities are those of the rows to
+        rounding.
 
         ``options`` are those of ``ReplayBuffer``: ``seed``, ``mmap_prefix``, ``mmap_mode``. Raises
         ``ImportError`` if a dtype that NumPy lacks, such as bfloat16, needs ml_dtypes.
@@ -398,12 +401,13 @@ class DeviceReplay(DeviceView):
     ) -> DeviceReplay:
         """A replay with the rows of a ``ReplayBuffer``, its fields and its sampler.
 
-        Episodes end where they end in the buffer. Steps that are absent in all environments, as
-        after ``rewind``, are left out. By default ``finals`` has also room for an end in each row
-        that has one. Raises ``ValueError`` for steps that are absent in some environments, for
-        fields that have no fixed shape or no dtype of PyTorch, for a capacity that is no multiple
-        of ``n_envs``, and if ``finals`` has too little room; ``RuntimeError`` if rows are added
-        meanwhile.
+        Episodes end where they end in the buffer. Absent rows are left out, and each environment
+        has its own rows, the newest ones side by side. Where an environment has fewer rows than
+        others, its first steps are absent: they take memory, and are not drawn or counted. By
+        default ``finals`` has also room for an end in each row that has one. Raises ``ValueError``
+        for fields that have no fixed shape or no dtype of PyTorch, for a capacity that is no
+        multiple of ``n_envs``, and if ``finals`` has too little room; ``RuntimeError`` if rows are
+        added meanwhile.
         """
         from cpprb_like.device._host import blocks, declaration, with_priorities  # noqa: PLC0415
 
@@ -411,7 +415,7 @@ class DeviceReplay(DeviceView):
         replay = cls(size, fields, device=device, seed=seed, **given)
         for block, flags in blocks(replay._rows, buffer):
             replay._add_flagged(block, flags)
-        with_priorities(replay._rows, replay._state, buffer)
+        replay._state = with_priorities(replay._rows, replay._state, buffer)
         return replay
 
     def __repr__(self) -> str:

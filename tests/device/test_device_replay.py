@@ -373,12 +373,63 @@ def test_rows_without_known_next_values_are_absent_on_the_host() -> None:
     np.testing.assert_array_equal(batch["rew"][ended], 1.0)
 
 
+@pytest.mark.parametrize("sampler", [None, Prioritized(1.0, eps=0.0)])
+@pytest.mark.parametrize("fields", [None, ["act"]])
+def test_rows_without_known_next_values_come_back(sampler: Any, fields: Any, tmp_path: Any) -> None:
+    """By a saved buffer: the others are drawn as often as before. They were refused."""
+    need("ml_dtypes")
+    replay = replay_of(sampler=sampler, finals=8 * N)
+    block = steps_from(0, 8)
+    block["truncated"][[1, 4, 5], [0, 1, 1]] = True  # of two of four environments
+    replay.add(**block, final=False)
+    shares = np.ones(8 * N)
+    if sampler is not None:
+        shares = np.arange(1.0, 8 * N + 1)
+        indexes = torch.arange(8 * N)
+        replay.update_priorities(indexes, torch.from_numpy(shares).float())
+    replay.to_host(seed=0).save(tmp_path / "rows")
+    loaded: Any = load(tmp_path / "rows")
+    back = DeviceReplay.from_host(loaded)
+
+    assert len(back) == len(loaded) == 8 * N - 3
+    unknown = block["act"][[1, 4, 5], [0, 1, 1]].numpy()
+    shares[unknown] = 0
+    drawn = torch.cat([back.sample(512, fields=fields)["act"] for _ in range(40)])
+    counts = np.bincount(drawn.numpy(), minlength=8 * N)
+    expected = len(drawn) * shares / shares.sum()
+    assert (counts[unknown] == 0).all()
+    assert (abs(counts - expected) < 5 * np.sqrt(expected) + 1e-9).all()
+    other = replay_of(sampler=sampler, finals=back.stats()["finals"])
+    other.load_state_dict(back.state_dict())
+    assert other.stats() == back.stats()
+    assert not np.isin(other.sample(512, fields=fields)["act"], unknown).any()
+
+
+def test_environments_that_paused_come_back() -> None:
+    """Each environment has its own rows; an episode goes on over the steps that it lacked."""
+    rb = ReplayBuffer(24, {"x": {"shape": ()}, "done": {"shape": ()}}, n_envs=3)
+    for t in range(6):
+        rb.add_where([True, t % 2 == 0, False], x=[t, 10 + t, 0], done=[0, t == 2, 0])
+    back = DeviceReplay.from_host(rb)
+    assert len(back) == 9
+    assert sorted({*back.sample(500)["x"].tolist()}) == [0, 1, 2, 3, 4, 5, 10, 12, 14]
+    batch = back.view(Sequences(2)).sample(500)
+    pairs = {
+        tuple(map(int, row[mask])) for row, mask in zip(batch["x"], batch["mask"], strict=True)
+    }
+    assert pairs == {(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (10, 12), (12,)}
+    stacks = {*map(tuple, back.view(FrameStacks({"x": 2})).sample(500)["x"].int().tolist())}
+    firsts, pairs = {(0, 0), (10, 10), (14, 14)}, pairs - {(12,)} | {(4, 5)}
+    assert stacks == firsts | pairs
+    back.add(x=torch.tensor([6.0, 16.0, 26.0]), done=torch.zeros(3))
+    assert {12.0, 16.0, 26.0} <= {*back.sample(500)["x"].tolist()}
+    assert len(back) == 12
+    back.clear()
+    assert len(back) == 0
+
+
 def test_the_host_refuses_what_a_device_cannot_hold() -> None:
-    """Absent rows, values of any length, and sizes that are no multiple."""
-    rb = ReplayBuffer(8, {"x": {"shape": ()}}, n_envs=2)
-    rb.add_where([True, False], x=[1, 2])
-    with pytest.raises(ValueError, match=r"absent rows, such as slot 1 of env.* state_dict\(\)"):
-        DeviceReplay.from_host(rb)
+    """Values of any length, and sizes that are no multiple."""
     with pytest.raises(ValueError, match="multiple"):
         DeviceReplay.from_host(ReplayBuffer(7, {"x": {"shape": ()}}, n_envs=2))
     ragged = ReplayBuffer(8, {"x": {"shape": ("T",)}}, room={"T": 8})

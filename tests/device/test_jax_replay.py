@@ -121,6 +121,27 @@ def test_rows_go_to_the_host_and_back() -> None:
     assert len(other.to_host(back)) == len(host) == (STEPS - 2) * N
 
 
+@pytest.mark.parametrize("fields", [None, "act"])
+def test_rows_come_back_where_environments_lack_some(fields: Any) -> None:
+    """A compiled draw leaves out what is absent; the state goes on in ``scan``."""
+    replay = replay_of()
+    state = replay.add(replay.init(), step_at(0))
+    host = replay.to_host(state, seed=0)
+    values = {name: np.asarray(one) for name, one in step_at(1).items()}
+    host.add_where([True, False, True], **values)
+    other, back = JaxReplay.from_host(host, finals=STEPS * N)
+    assert int(other.stats(back)["stored"]) == len(other.to_host(back)) == len(host) == 2 * N - 1
+    draw = jax.jit(lambda state, key: other.sample(state, key, 200, fields=fields)["act"])
+    assert {*np.unique(draw(back, jax.random.key(0))).tolist()} == {0, 1, 2, 10, 12}
+    with pytest.raises(ValueError, match="same arguments"):
+        other.add({**back, "others": back["flags"]}, step_at(2))
+    steps = jnp.arange(2, STEPS + 1)
+    back = jax.lax.scan(lambda state, t: (other.add(state, step_at(t)), None), back, steps)[0]
+    assert int(other.stats(back)["stored"]) == STEPS * N
+    drawn = {*np.unique(draw(back, jax.random.key(1))).tolist()}
+    assert drawn == {1, 10, 12} | {10 * t + env for t in range(2, STEPS + 1) for env in range(N)}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -6,7 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_cases import Front, Step, Twin, declaration_of, play, random_twin
+from device_cases import (
+    Front,
+    Step,
+    Twin,
+    assert_same_rows,
+    declaration_of,
+    make_rows_absent,
+    play,
+    random_twin,
+    returned,
+)
+from hypothesis import given
+from hypothesis import strategies as st
 from optional import need
 from scale import HISTORIES
 
@@ -22,9 +34,8 @@ GROUPS = 30
 class TorchFront(Front):
     """A ``DeviceReplay`` with the calls of a history."""
 
-    def __init__(self, twin: Twin, seed: int) -> None:
-        size, fields, options = declaration_of(twin)
-        self.replay = DeviceReplay(size, fields, seed=seed, **options)
+    def __init__(self, replay: DeviceReplay) -> None:
+        self.replay = replay
         self.rows, self.state = self.replay._rows, self.replay._state
 
     def add(self, step: Step, final: Any) -> None:
@@ -55,11 +66,17 @@ class TorchFront(Front):
         self.replay.update_priorities(torch.from_numpy(indexes), torch.from_numpy(priorities))
 
 
+def replay_of(twin: Twin, seed: int) -> DeviceReplay:
+    """A replay without rows with the declaration of a twin."""
+    size, fields, options = declaration_of(twin)
+    return DeviceReplay(size, fields, seed=seed, **options)
+
+
 def play_one(seed: int, prioritized: bool) -> None:
     """Play a random history."""
     rng = np.random.default_rng(seed)
     twin = random_twin(rng, prioritized)
-    play(rng, twin, TorchFront(twin, seed))
+    play(rng, twin, TorchFront(replay_of(twin, seed)))
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
@@ -68,3 +85,27 @@ def test_batches_are_those_of_the_host(group: int, prioritized: bool) -> None:
     """Rows, n-step returns, stacks, sequences and weights are equal; only sound rows are drawn."""
     for seed in range(group, HISTORIES // 2, GROUPS):
         play_one(seed, prioritized)
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_rows_of_the_host_come_back(seed: int, prioritized: bool) -> None:
+    """Where environments lack rows, each has those of its own; then the history goes on.
+
+    Rows of several environments were refused if one was absent, as ``to_host`` makes rows whose
+    next values are unknown.
+    """
+    rng = np.random.default_rng(seed)
+    twin = random_twin(rng, prioritized)
+    front = TorchFront(replay_of(twin, seed))
+    play(rng, twin, front, 6)
+    host = front.replay.to_host(seed=0)
+    make_rows_absent(rng, twin, host)
+    twin.finals = twin.size  # all next values have room
+    back = DeviceReplay.from_host(host, finals=twin.finals)
+    if rng.random() < 0.5:  # by a state, which has to say that rows are absent
+        state, back = back.state_dict(), replay_of(twin, seed)
+        back.load_state_dict(state)
+    again = back.to_host(seed=0)
+    assert len(back) == len(host) == len(again)
+    assert_same_rows(host, again)
+    play(rng, returned(twin, again), TorchFront(back), 6)

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._core import FLAG_ABSENT, FLAG_END
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.samplers import Prioritized, Sampler
 from cpprb_like.views import FrameStacks, Layer, NStep, Sequences
+from cpprb_like.views._rows import read_fields
 
 Step = dict[str, NDArray[Any]]
 FLAG = {"shape": (), "dtype": "bool"}
@@ -39,6 +41,7 @@ class Twin:
     kept: dict[int, deque[int]] = field(default_factory=dict)  # of an environment: with finals
     dropped: set[int] = field(default_factory=set)
     unknown: set[int] = field(default_factory=set)
+    absent: set[int] = field(default_factory=set)  # rows without a step, older than all others
     first: int = 0  # the oldest row since the last clear
     pending: NDArray[Any] | None = None
 
@@ -126,7 +129,7 @@ class Twin:
         )
         unsound = self.unknown | self.dropped
         found = set()
-        for row in range(low, self.written - (rows + n - 2) * self.n_envs):
+        for row in {*range(low, self.written - (rows + n - 2) * self.n_envs)} - self.absent:
             item = [row]
             while len(item) < rows and (across or not self._ends(item[-1])):
                 item.append(item[-1] + self.n_envs)
@@ -151,7 +154,9 @@ class Twin:
         return float(weights[np.isin(stored, [*rows])].sum() / max(weights.sum(), 1e-9))
 
     def _ends(self, row: int) -> bool:
-        return bool(self.host.ring.flags_at(self.host_slots(np.array([row])))[0] & 1)
+        return row in self.absent or bool(
+            self.host.ring.flags_at(self.host_slots(np.array([row])))[0] & 1
+        )
 
     def _last(self, row: int, n: int) -> int:
         for _ in range(n - 1):
@@ -247,6 +252,47 @@ def random_fields(rng: np.random.Generator, twin: Twin) -> list[str] | None:
     return [str(one) for one in rng.choice(names, int(rng.integers(1, len(names))), replace=False)]
 
 
+def present_slots(host: ReplayBuffer) -> list[NDArray[np.intp]]:
+    """The slots of the rows of each environment, oldest first, without those that are absent."""
+    ring = host.ring
+    slots = (np.arange(ring.written - ring.stored, ring.written) % ring.capacity).astype(np.intp)
+    slots = slots[ring.flags_at(slots) & FLAG_ABSENT == 0]
+    return [slots[slots % host.n_envs == env] for env in range(host.n_envs)]
+
+
+def assert_same_rows(host: ReplayBuffer, other: ReplayBuffer) -> None:
+    """Each environment has the same rows in the same order, with the same ends and weights."""
+    for slots, others in zip(present_slots(host), present_slots(other), strict=True):
+        np.testing.assert_array_equal(host.ring.flags_at(slots), other.ring.flags_at(others))
+        rows, found = (
+            read_fields(rb.ring, at, frozenset(host.fields))
+            for rb, at in ((host, slots), (other, others))
+        )
+        for name in host.fields:
+            np.testing.assert_array_equal(rows[name], found[name], err_msg=name)
+        if host.has_priorities:
+            weights: Any = host.sampler.row_weights(slots)
+            found_weights: Any = other.sampler.row_weights(others)
+            np.testing.assert_allclose(found_weights, weights, rtol=1e-4)
+
+
+def returned(twin: Twin, host: ReplayBuffer) -> Twin:
+    """The twin of a replay that ``from_host`` made, given the buffer that its ``to_host`` gives."""
+    ring, n = host.ring, twin.n_envs
+    new = Twin(n, twin.steps, twin.ends, twin.next_of, finals=twin.size)  # all have room
+    new.host, new.sampler = host, None if twin.sampler is None else host.sampler
+    new.written = ring.written
+    slots = np.arange(ring.written)
+    new.absent = {*np.flatnonzero(ring.flags_at(slots) & FLAG_ABSENT).tolist()}
+    if ring.written:
+        new.pending, new.over = np.zeros((n, 2), "f4"), np.full(n, True)
+        newest = np.array([slot for slot in slots[-n:] if slot not in new.absent])
+        values = read_fields(ring, newest, frozenset(["next_obs"]))
+        new.pending[newest % n] = values["next_obs"]
+        new.over[newest % n] = ring.flags_at(newest) & FLAG_END != 0
+    return new
+
+
 class Front:
     """A replay on a device with the calls of ``play``, in arrays of NumPy."""
 
@@ -288,6 +334,20 @@ def declaration_of(twin: Twin) -> tuple[int, dict[str, Any], dict[str, Any]]:
         "finals": twin.finals,
     }
     return twin.size, twin.fields, options
+
+
+def make_rows_absent(rng: np.random.Generator, twin: Twin, host: ReplayBuffer) -> None:
+    """Delete an episode, go back, and add steps of some environments, each now and then."""
+    if rng.random() < 0.3 and len(host.episodes):
+        host.on_episode_end()
+        host.episodes.delete(int(rng.integers(len(host.episodes))))
+    if rng.random() < 0.2:
+        steps = int(rng.integers(0, 3))
+        host.rewind(max(0, host.rows - steps * twin.n_envs))
+    for _ in range(int(rng.integers(0, 4))):
+        block, _ = random_steps(rng, twin, 1, 0.3)
+        present = rng.random(twin.n_envs) < 0.5
+        host.add_where(present, **{name: values[0] for name, values in block.items()})
 
 
 def play(rng: np.random.Generator, twin: Twin, front: Front, calls: int = 12) -> int:
@@ -343,6 +403,9 @@ def compare(rng: np.random.Generator, twin: Twin, front: Front) -> int:
         warnings.simplefilter("ignore")
         expected = twin.host.view(*layers).read_at(slots, fields)
     assert expected is not None
+    if "is_first" in expected:  # the host does not know it behind absent rows, once it wrapped
+        before = rows - twin.n_envs
+        expected["is_first"][:, 0] |= np.isin(before, [*twin.absent]) & (before >= twin.oldest)
     if isinstance(twin.sampler, Prioritized):
         check_weights(
             twin, twin.sampler, slots, batch, is_plain=twin.host.view(*layers)._now.draws_all
@@ -358,7 +421,7 @@ def check_weights(
 ) -> None:
     """Importance-sampling weights and probabilities are those of the host's weights."""
     weights = sampler.row_weights(slots)
-    unsound = twin.unknown | twin.dropped
+    unsound = twin.unknown | twin.dropped | twin.absent
     rows = np.array([row for row in range(twin.oldest, twin.written) if row not in unsound])
     everything = sampler.row_weights(twin.host_slots(rows))
     among = everything if is_plain and sampler.weights == "all" else weights
@@ -371,7 +434,8 @@ def check_weights(
 
 def change(rng: np.random.Generator, twin: Twin, front: Front) -> None:
     """Update a field, and priorities, of rows of which some may be gone, and some come twice."""
-    rows = twin.oldest + rng.integers(0, len(twin.host), 5)
+    rows = np.setdiff1d(np.arange(twin.oldest, twin.written), [*twin.absent])
+    rows = rng.choice(rows, 5)
     slots = rows % twin.size
     there, around = rng.random(5) < 0.7, front.rows.period
     indexes = front.handles(slots)
