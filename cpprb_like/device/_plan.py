@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.schema import Schema, read_n_envs, read_size
+from cpprb_like._fields.schema import read_n_envs, read_size
 from cpprb_like._machine.machine_memory import format_nbytes
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import FieldNameError
@@ -230,29 +230,6 @@ class Plan:
                 f"field {name!r}: expected {field.dtype} of shape {(n, *field.shape)}, got "
                 f"{value.dtype} of shape {tuple(value.shape)}"
             )
-
-
-def _laid_out(schema: Schema, dtypes: Mapping[str, Any]) -> tuple[DeviceField, ...]:
-    """The fields with their places in tables: of one dtype, and all or none of ``next_of``.
-
-    A large field has a table of its own, so that no call moves more than it needs.
-    """
-    sources = dict(schema.next_of)
-    tables: dict[Any, str] = {}
-    widths: dict[str, int] = {}
-    found: dict[str, DeviceField] = {}
-    for one in schema.declared:
-        if one.name not in sources:
-            kind: Any = (dtypes[one.name], one.name in sources.values())
-            table = tables.setdefault(kind if one.nbytes <= TOGETHER else one.name, one.name)
-            start = widths.get(table, 0)
-            widths[table] = start + prod(one.shape)
-            found[one.name] = DeviceField(
-                one.name, dtypes[one.name], one.shape, one.nbytes, table, start
-            )
-    for following, source in sources.items():
-        found[following] = replace(found[source], name=following)
-    return tuple(found[one.name] for one in schema.declared)
 
 
 def _options_of(sampler: Sampler | None) -> Uniform | Prioritized:
