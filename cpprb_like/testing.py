@@ -719,6 +719,7 @@ FOLLOWED = "the masses of rows that were followed are those of a view that is ma
 RULE_COPIED = "a copy of a view, or a pickled one, has the same masses"
 NEVER = "a row of mass 0 is never drawn"
 TOLD = "moved tells each mass that a draw changed"
+BACK = "given_back has rows drawn again as before drawn"
 COUNTED = "a copy of a view, or a pickled one, knows what was drawn: state keeps it"
 UNCOUNTED = "a new row has not been drawn, whatever row its slot had before"
 
@@ -733,7 +734,7 @@ def check_rule(
 
     The buffers are those of ``check_layer``; between draws, values of the fields that the rule
     follows are updated too. Rules with ``drawn`` are told of draws, and new rows replace the drawn
-    ones.
+    ones; rules with ``given_back`` get a row back.
 
     Parameters
     ----------
@@ -820,6 +821,10 @@ class _RuleStage:
             if n := np.count_nonzero(masses) // 2:
                 view.sample(int(n))
                 masses = self._masses_of(view, slots)
+        if np.any(masses) and all(defines(rule, "given_back") for *_, rule in rules.parts):
+            batch = view.sample(1, indexes=True)
+            rules.given_back.append(batch["indexes"])
+            self._check_same(masses, view, slots, BACK)
         rules.begun += 1  # now ``masses`` is called for all rows
         self._check_same(masses, view, slots, TOLD)
         self._check_same(masses, cast("View", _copied(view, self.where)), slots, COUNTED)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cpprb_like._machine import waiting
+from cpprb_like._machine.unreturned import Unreturned, batch_waits
 
 States = Iterable[tuple[object, dict[str, Any]]]  # an object, and its attributes or state
 T = TypeVar("T")
@@ -39,6 +40,20 @@ class Draw:
         self.states: dict[int, tuple[object, dict[str, Any]]] = {}
         self.kind: Any = None  # kind of the result; None before the result
         self.value: Any = None
+        self.rows = Unreturned()  # of a draw ahead
+        self._unclaimed = [True]
+
+    def claim(self) -> bool:
+        """Whether this is the first call: who claims a draw returns its batch, or drops it."""
+        try:
+            return self._unclaimed.pop()
+        except IndexError:
+            return False
+
+    def drop(self) -> None:
+        """Drop the batch, unless it was claimed; its rows may be drawn again."""
+        if self.claim():
+            self.rows.give_back()
 
 
 class _Here(threading.local):
@@ -75,7 +90,8 @@ class PrefetchState:
             draw.states = {id(element): (element, state) for element, state in self.states()}
         outer, _here.current = _here.current, (self, draw)
         try:
-            yield
+            with batch_waits(draw.rows if draw.ahead else None):
+                yield
         finally:
             _here.current = outer
 

@@ -62,6 +62,7 @@ class SourceAround(Source):
     _item_plan = _of_source("_item_plan")
     _group_size = _of_source("_group_size")
     _counts_draws = _of_source("_counts_draws")
+    _fewer = _of_source("_fewer")
     _weighs_by_batch = _of_source("_weighs_by_batch")
     _check_epoch = _of_source("_check_epoch")
     _begin_epoch = _of_source("_begin_epoch")

@@ -6,6 +6,7 @@ Not here: the draw of a batch (``_source`` and its subclasses), conversions to t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -56,6 +57,11 @@ class Batches(Iterator[T_co], Generic[T_co]):
         self._draw: Callable[[], Batch] | None = draw
         self._conversion = conversion
         self._prefetcher = prefetcher
+        self._end: weakref.finalize[Any, Any] | None = None
+
+    def at_end(self, function: Callable[[], object]) -> None:
+        """Call a function once, when this iterator is closed or deleted."""
+        self._end = weakref.finalize(self, function)
 
     def __next__(self) -> T_co:
         """The next batch. If its draw raises an exception, later calls draw further batches.
@@ -80,6 +86,8 @@ class Batches(Iterator[T_co], Generic[T_co]):
         if self._prefetcher is not None:
             self._prefetcher.close()
             self._prefetcher = None
+        if self._end is not None:
+            self._end()
 
     def __enter__(self) -> Self:
         return self

@@ -21,6 +21,7 @@ from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import DrawCanceledError
+from cpprb_like._machine.unreturned import part_begins
 from cpprb_like._rows.rings import Parts
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
@@ -268,7 +269,8 @@ class Mixture(Source):
             if in_place:
                 views = {field: values[start:stop] for field, values in batch.items()}
                 own_options = options.but(out=views)
-            part = self._part(name, stop - start, own_options)
+            with part_begins(start):
+                part = self._part(name, stop - start, own_options)
             parts.append((start, stop, part))
             extra["source"][start:stop] = number
             if "weights" in extra:

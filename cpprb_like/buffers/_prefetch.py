@@ -18,6 +18,7 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from cpprb_like._machine.at_once import at_once
 from cpprb_like._machine.prefetch_state import (
     Draw,
     DrawCanceledError,
@@ -42,7 +43,8 @@ class Prefetcher:
     """Draws ``ahead`` batches in advance in a thread. The first call of ``next`` starts it.
 
     ``make`` converts a drawn batch, in the thread. See ``PrefetchState`` for ``states``. ``back``
-    is called with the number of void draws, so that an epoch repeats them.
+    is called with the number of void draws, so that an epoch repeats them, and ``end`` when the
+    thread has ended.
     """
 
     def __init__(
@@ -52,8 +54,9 @@ class Prefetcher:
         ahead: int,
         states: Callable[[], States],
         back: Callable[[int], None] | None = None,
+        end: Callable[[], None] | None = None,
     ) -> None:
-        self._work = _Work(draw, make, states, back)
+        self._work = _Work(draw, make, states, back, end)
         self._ahead = ahead
         self._asked = 0
         self._began = False
@@ -90,8 +93,9 @@ class Prefetcher:
             # An interrupt between here and the return loses the batch.
             self._asked -= 1
             work.draws.popleft()
-            if draw.generation != work.generation:
-                continue  # drawn before the source was restored
+            if draw.generation != work.generation or not draw.claim():
+                continue  # drawn before the source was restored, or dropped
+            at_once(draw.rows.returned())
             if draw.kind is Kind.BATCH:
                 return draw.value
             if draw.kind is Kind.END:
@@ -141,11 +145,12 @@ class _Work(PrefetchState):
         make: Callable[[Any], Any],
         states: Callable[[], States],
         back: Callable[[int], None] | None,
+        end: Callable[[], None] | None,
     ) -> None:
         super().__init__(states)
         self.draw = draw
         self.make = make
-        self.back = back
+        self.back, self.end = back, end
         self.process = os.getpid()
         # SimpleQueue: a finalizer may call ``put`` in the middle of a ``put`` of the same thread.
         self.requests: SimpleQueue[bool] = SimpleQueue()
@@ -158,6 +163,8 @@ class _Work(PrefetchState):
         """Make all draws void: see ``PrefetchState``. An epoch repeats them."""
         n = sum(draw.generation == self.generation for draw in self.draws)
         super().void()
+        for draw in self.draws:
+            draw.drop()
         if self.back is not None:
             self.back(n)
 
@@ -179,6 +186,14 @@ class _Work(PrefetchState):
         """Remove this object from the global tables, as no thread draws any more."""
         opened.pop(id(self), None)
         _running.discard(self)
+
+    def drop_all(self) -> None:
+        """Drop the batches that wait, as no thread draws any more."""
+        with self.turn:
+            for draw in self.draws.copy():
+                draw.drop()
+            if self.end is not None:
+                self.end()
 
     def first(self) -> Draw:
         """Wait for the oldest draw. It stays in ``draws``, so an interrupt loses nothing."""
@@ -235,6 +250,7 @@ def _run(work: _Work, unclaimed: list[bool]) -> None:
             work.attempt()
     finally:
         work.leave()
+        work.drop_all()
         work.over = True
         work.ready.put(True)
 

@@ -293,9 +293,8 @@ class Source(Checkpointed):
         TypeError, ValueError
             ``batch_size`` is not an integer of at least 1; ``fields`` as for ``sample``; ``beta``
             without priorities; or ``to``, ``device`` or ``prefetch`` is invalid. Or ``items`` names
-            no axis of the fields; or comes with ``replace=False``, with a rule that counts draws,
-            such as ``AtMost``, or with importance-sampling weights that are relative to those of
-            their batch.
+            no axis of the fields; or comes with ``replace=False``, or with importance-sampling
+            weights that are relative to those of their batch.
         ImportError
             The package of ``to`` is not installed.
 
@@ -323,6 +322,8 @@ class Source(Checkpointed):
         rows count; an item of the batch counts as 1 at least. ``stats``, limiters and times of
         schedules count the draws. Rows that were kept are not in a save or a copy of the source;
         ``clear``, ``rewind``, ``reseed``, a restored state and the end of the iterator drop them.
+        With ``AtMost`` they are then as not drawn, and if too few rows are left that are not used
+        up, a batch has those that are there.
 
         Examples
         --------
@@ -345,9 +346,10 @@ class Source(Checkpointed):
             from cpprb_like.buffers._budget import BudgetDraws  # noqa: PLC0415 (on demand)
 
             drawn = BudgetDraws(self, options, items, None if batch_size is None else n)
-            draws = drawn.next_ahead if ahead else drawn.next
-            found = self._iterator(partial(_endless, draws), made, ahead, drawn.forget)
-            drawn.end_with(found)
+            draws = partial(_endless, drawn.next_ahead if ahead else drawn.next)
+            found = self._iterator(draws, made, ahead, drawn.forget, drawn.forget)
+            if not ahead:
+                found.at_end(drawn.end)
             return found
         draw = partial(self.sample, n, **options.keywords)
         if made is not None and self._item_plan(names) is None:
@@ -491,6 +493,7 @@ class Source(Checkpointed):
         made: Conversion | None,
         ahead: int,
         back: Callable[[int], None] | None = None,
+        end: Callable[[], None] | None = None,
     ) -> Batches[Any]:
         """An iterator over draws; a thread draws ``ahead`` batches in advance."""
         if not ahead:
@@ -498,7 +501,7 @@ class Source(Checkpointed):
         from cpprb_like.buffers._prefetch import Prefetcher  # noqa: PLC0415 (on demand)
 
         make: Callable[[Batch], Any] = (lambda batch: batch) if made is None else made.make
-        return Batches(draw, made, Prefetcher(draw, make, ahead, self._draw_states, back))
+        return Batches(draw, made, Prefetcher(draw, make, ahead, self._draw_states, back, end))
 
     def _check_epoch(self) -> None:
         """Raise ``TypeError`` if this source has no epochs."""
@@ -684,6 +687,10 @@ class Source(Checkpointed):
     def _counts_draws(self) -> bool:
         """Whether rows of a draw are counted, such as by ``AtMost``."""
         return False
+
+    def _fewer(self, n: int) -> int:
+        """How many rows, or groups, to draw after a draw of n had too few that are not used up."""
+        return n // 2
 
     # Whether draws of one size are requested ahead, and lost when the size changes.
     _asks_ahead: ClassVar[bool] = False

@@ -408,6 +408,9 @@ class ClusterView(ModelledSource):
     def _counts_draws(self) -> bool:
         return self._model._counts_draws()
 
+    def _fewer(self, n: int) -> int:
+        return min(n - 1, self.buffer._left(self._view))
+
     def _stats(self) -> dict[str, float]:
         found: dict[str, float] = self.buffer.stats()
         if self._counts_draws():

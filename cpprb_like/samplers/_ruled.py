@@ -280,6 +280,7 @@ class Ruled(RuledRows):
                 rules.is_sound = False  # they were told of rows that a clear has removed
                 rules.begin_call()
                 self._forget(masses, (self._edits(), rules.begun))
+            rules.take_back(self._number, self._ring)
             for rows, found in rules.changed(self._number):
                 masses.put(rows >> rules.bits, found, None)
                 self._put_by_value(rows >> rules.bits, found, rows[:0], None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,11 @@ import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Batch, Floats, Slots
 from cpprb_like._machine.forks import EPOCH, INNERMOST, watch
+from cpprb_like._machine.unreturned import Handles, note_drawn
+from cpprb_like._rows.row_handles import find_rows, without_row
 
 CHUNK = 1 << 14  # rows whose masses are computed at a time
+NOT_RETURNED = "not returned"  # of a state: handles of rows; no rule has this name
 MOST_MASS = 1e150  # a sum of weights times masses stays finite
 # Of each rule: its name, a function that reads the fields that it follows, and the rule itself.
 Parts = Sequence[tuple[str, Callable[[Slots], Batch], Any]]
@@ -73,6 +77,10 @@ class Rules:
         self.counts = bool(self._counting)
         self.has_stats = any(defines(rule, "stats") for *_, rule in parts)
         self.shape_draws = self.counts or self.group is not None
+        # See ``WaitingRows``; of rows that are given back, by ring.
+        self.unreturned: dict[Any, Handles] = {}
+        self.given_back = deque[Handles]()
+        self._back_of: dict[int, list[Handles]] = {}
         self.until = 0  # rows from this handle on are told of later
         self._choice: Callable[[], Any] = no_choice  # that of the present turn
         self.is_sound = True  # whether no call of the rules was interrupted
@@ -226,6 +234,32 @@ class Rules:
             for rule in self._counting:
                 rule.drawn(choice.rows[there])
             self.is_sound = True
+            note_drawn(self, choice.names)
+
+    def take_back(self, number: int, ring: Any) -> None:
+        """Tell the rules of rows of a ring that are given back, when all its rows were told."""
+        while self.given_back:
+            handles = self.given_back.popleft()  # an interrupt from here on: they are used up
+            if not self.bits:
+                self._back_of.setdefault(0, []).append(handles)
+                continue
+            rings = handles & (1 << self.bits) - 1
+            for one in np.unique(rings).tolist():
+                own = handles[rings == one] >> self.bits
+                self._back_of.setdefault(one, []).append(own)
+        if number in self._back_of:
+            handles = np.concatenate(self._back_of.pop(number))
+            handles = np.delete(handles, without_row(ring, handles, True))
+            rows = self.number(find_rows(ring, handles)[0], number)
+            for rule in self._counting:
+                rule.given_back(rows)
+
+    def _not_returned(self) -> Handles:
+        """Handles of rows that count as drawn, and whose batches were not returned."""
+        found = [*self.unreturned.copy().values(), *self.given_back.copy()]
+        for number, own in self._back_of.items():
+            found += [handles << self.bits | number for handles in own]
+        return np.concatenate([np.empty(0, np.int64), *found])
 
     def stats(self) -> dict[str, float]:
         """What the rules count."""
@@ -238,6 +272,8 @@ class Rules:
         """What rules say of rows that the rows do not, by the name of the rule."""
         with self.lock:
             found = {name: rule.state() for name, _, rule in self.parts}
+            back = self._not_returned()
+        found[NOT_RETURNED] = back if len(back) else None
         return {name: state for name, state in found.items() if state is not None}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -245,6 +281,8 @@ class Rules:
         for name, _, rule in self.parts:
             if name in state:
                 rule.restore(state[name])
+        if NOT_RETURNED in state:
+            self.given_back.append(state[NOT_RETURNED])
 
     # ------------------------------------------------------------------ explanations
 

@@ -37,15 +37,18 @@ class AtMost(Rule):
     are left than a batch needs, ``sample`` raises ``NotEnoughDataError``, and nothing is counted.
 
     Each view counts its own draws, over all threads: two views, or two learners, draw a row up to
-    ``2 * m`` times. A batch of ``prefetch`` counts when it is made, also for a save while it waits.
+    ``2 * m`` times. Rows that wait, of a batch of ``prefetch`` or for the next one of a budget,
+    count when they are drawn. A save has them as not drawn, and so has the view if its iterator
+    ends before they are returned. With a budget a batch may have a row of two draws twice.
+
     Draws by the buffer itself and ``get_all_transitions`` do not count. Of ``Sequences`` and n-step
     returns the drawn first row counts, of ``Groups`` each row. A row that is updated keeps its
     count. A new row in the place of another begins at 0. Saves of the view keep the counts.
 
     Each host of a cluster counts its own rows, and no batch is asked for ahead. If a host dies, or
     has lost rows meanwhile that a batch needs, the rows that others drew for the batch are used
-    up. A host that was started again counts its rows from 0 for learners on other nodes. ``stats``
-    has ``rows_left`` alone.
+    up, and so are rows that wait as an iterator ends. A host that was started again counts its rows
+    from 0 for learners on other nodes. ``stats`` has ``rows_left`` alone.
 
     ``view.stats()`` has ``rows_used_up``, rows in the buffer that were drawn m times, and
     ``rows_left``, rows that the view can draw now: of ``Sequences`` those where one can begin.
@@ -85,7 +88,7 @@ class _Counts(Rule):
         # Handle of the row in each slot, 0 if there was none so far; how often it was drawn.
         self._names, self._counts = np.zeros((2, rows.numbers), np.int64)
         self._there = np.zeros(rows.numbers, np.bool_)  # whether the slot has a row
-        self._used: list[Slots] = []  # rows that were drawn since ``moved``
+        self._used: list[Slots] = []  # rows whose counts changed since ``moved``
         self._saved: dict[int, int] = {}  # counts of rows that were not told of so far
 
     def begin(self) -> None:
@@ -110,6 +113,11 @@ class _Counts(Rule):
 
     def drawn(self, slots: Slots) -> None:
         self._counts[slots] += 1
+        self._used.append(slots)
+
+    def given_back(self, slots: Slots) -> None:
+        np.subtract.at(self._counts, slots, 1)
+        self._counts[slots] = np.maximum(self._counts[slots], 0)
         self._used.append(slots)
 
     def moved(self) -> Moved | None:

@@ -102,6 +102,13 @@ class Rule(Layer):
         A rule with this method draws no row twice within a batch, as with ``replace=False``.
         """
 
+    def given_back(self, slots: Slots) -> None:
+        """Note that a batch with these rows, of ``drawn``, was dropped and not returned.
+
+        Such as one that waited as its iterator was closed. A row may come twice. By default it
+        stays drawn.
+        """
+
     def stats(self) -> dict[str, float]:
         """Counts for ``stats`` of the view, when all rows have been told of; by default none."""
         return {}

@@ -20,7 +20,7 @@ from cpprb_like.buffers import Mixture
 from cpprb_like.limiters import RateLimited, SampleToInsertRatio
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, Sampler
-from cpprb_like.views import Among, AtMost, Layer, NStep, Packed, Padded, Rule, Sequences
+from cpprb_like.views import Among, Layer, NStep, Packed, Padded, Rule, Sequences
 from cpprb_like.views._items_of_batch import ItemPlan
 
 Array = npt.NDArray[Any]
@@ -276,13 +276,6 @@ def test_what_is_refused() -> None:
     for source in (prioritized.view(Among("length")), others, Mixture({"a": others}, {"a": 1})):
         with pytest.raises(ValueError, match="relative to those of their draw"):
             source.batches(items={"T": 5})
-    counted = rb.view(AtMost(1))  # a batch had a row twice, and the last rows came in none
-    for source in (counted, Mixture({"a": counted, "b": rb}, {"a": 1, "b": 1})):
-        with pytest.raises(ValueError, match="items: a rule of this source counts draws"):
-            source.batches(items={"T": 5})
-    limiter = SampleToInsertRatio(1e6, min_size_to_sample=1, error_buffer=1e9)
-    with pytest.raises(ValueError, match="items: a rule of this source counts draws"):
-        RateLimited(buffer(), limiter).view(AtMost(1)).batches(items={"T": 5})
     assert rb.rng.bit_generator.state == state
 
 

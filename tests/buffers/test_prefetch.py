@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from forked import outcome
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from threads import drawing_ahead
+from threads import drawing_ahead, eventually
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._machine import prefetch_state
@@ -34,14 +33,6 @@ from cpprb_like.schedules import Linear
 from cpprb_like.views import Sequences
 
 SECONDS = 20
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until something holds, which another thread does."""
-    until = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < until, "it never came"
-        time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)

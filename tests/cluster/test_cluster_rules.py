@@ -155,6 +155,47 @@ def test_groups_are_drawn_at_most_so_many_times_and_rows_of_any_length_too() -> 
                 assert view.stats()["rows_left"] == 0
 
 
+def test_each_row_comes_once_in_batches_by_a_budget() -> None:
+    """Rows that wait come in the last batch; a host without rows is asked for none."""
+    fields = {
+        "x": {"shape": (), "dtype": np.int64},
+        "tokens": {"shape": ("T",), "dtype": np.int32},
+    }
+
+    def rows(first: int, n: int) -> dict[str, Any]:
+        numbers = np.arange(first, first + n)
+        return {"x": numbers, "tokens": [np.full(x % 7 + 1, x) for x in numbers]}
+
+    with cluster(2, env_dict=fields, room={"T": 4000}) as replay:
+        fill(replay, 0, rows(0, 5))
+        fill(replay, 1, rows(5, 60))
+        added = 65
+        for _ in each_place():
+            with replay.learner(seed=1) as learner:
+                for prefetch in (0, 2):
+                    view = learner.view(AtMost(1), Packed())
+                    with view.batches(items={"T": 40}, prefetch=prefetch) as batches:
+                        assert drain(batches) == list(range(added))
+                        fill(replay, 0, rows(added, 3))
+                        assert drain(batches) == list(range(added, added + 3))
+                    added += 3
+
+
+def drain(batches: Any) -> list[int]:
+    """The numbers of the rows of all batches until an error says that there are no more."""
+    found: list[int] = []
+    while True:
+        try:
+            batch = next(batches)
+        except NotEnoughDataError as error:
+            assert "to draw by AtMost" in str(error)
+            return sorted(found)
+        assert len(batch["tokens"]) <= 40
+        expected = np.repeat(batch["x"], np.diff(batch["T_offsets"]))
+        np.testing.assert_array_equal(batch["tokens"], expected)
+        found += batch["x"].tolist()
+
+
 def test_hosts_of_distinct_items_are_those_of_one_buffer() -> None:
     """With equal masses, the number of items of a host has the hypergeometric distribution."""
     rng, left = np.random.default_rng(0), np.array([3, 5, 9])

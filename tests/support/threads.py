@@ -48,6 +48,14 @@ def run_together(*jobs: Callable[[], object], seconds: float = SECONDS) -> list[
     return counts
 
 
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until something holds, which another thread does."""
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.001)
+
+
 def drawing_ahead() -> list[threading.Thread]:
     """The threads of this process that draw batches ahead."""
     return [thread for thread in threading.enumerate() if thread.name == "batches"]

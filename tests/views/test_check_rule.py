@@ -132,6 +132,13 @@ class Silent(BySlot):
     moved = Rule.moved
 
 
+class Taking(BySlot):
+    """Counts a row that is given back as drawn once more."""
+
+    def given_back(self, slots: Any) -> None:
+        self.drawn(np.append(slots, slots))
+
+
 @pytest.mark.parametrize(
     "make", [ByReward, lambda: Among(lambda rows: rows["rew"] > 0, "rew"), lambda: AtMost(2)]
 )
@@ -151,6 +158,7 @@ def test_sound_rules_pass(make: Any) -> None:
         (Alone, "a copy of a view, or a pickled one, has the same masses"),
         (BySlot, "a new row has not been drawn, whatever row its slot had before"),
         (Forgetful, "a copy of a view, or a pickled one, knows what was drawn"),
+        (Taking, "given_back has rows drawn again as before"),
         (Silent, "moved tells each mass that a draw changed"),
     ],
 )
