@@ -232,7 +232,8 @@ class Ahead:
         assert part.drawer is not None
         self._take(n, 1, time.monotonic() + self._directory.timeout)
         try:
-            batch = part.drawer.sample(view, n, self._directory.largest, how, time_of_shares)
+            largest, said = self._directory.largest, self._directory.said_of(view)
+            batch = part.drawer.sample(view, n, largest, how, time_of_shares, said)
         except BaseException as error:
             self._connection.give_back(n)
             if isinstance(error, NotEnoughDataError):
@@ -262,6 +263,8 @@ class Ahead:
     ) -> None:
         """Draw the host of each item by its mass, and request the items of each host."""
         self._updates.send()
+        if kind.rules is not None:
+            self._directory.say(kind.view, kind.rules.ask())
         n, share, shares_of = kind.n // kind.group_size, kind.share, None
         first = before + (0 if kind.rules is None else kind.rules.draws)  # time of the first batch
         if share is not None:
@@ -290,7 +293,8 @@ class Ahead:
         group.answers = [None] * len(masses)
         for place, (part, items) in enumerate(zip(group.parts, counts, strict=True)):
             asked = None if group.quotas is None else group.quotas.asked_of(place, owners)
-            draw = kind.view, items, kind.options, self._directory.largest, asked
+            said = self._directory.said_of(kind.view)
+            draw = kind.view, items, kind.options, self._directory.largest, asked, said
             if items and part.drawer is not None:
                 group.answers[place] = part.drawer.draw(*draw, masses[place])
             elif items:

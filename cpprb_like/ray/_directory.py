@@ -60,6 +60,7 @@ class Directory:
         self.parts: dict[int, Part] = {}  # newest part of each host, by the number of the host
         self.known: list[Part] = []  # all parts, by their numbers
         self.views: dict[str, tuple[Layer, ...]] = {}  # views of the learner, by their names
+        self.said: dict[str, tuple[Any, ...]] = {}  # values of functions of their rules
         self.largest = 1.0  # greatest priority of a row of any host
         self.late_of_gone = 0  # number of priorities whose rows were lost with a host
         self._questions: dict[int, tuple[float, Any]] = {}  # to hosts without a part, and when
@@ -228,7 +229,7 @@ class Directory:
         for part in parts:
             age = now - part.masses[view].moment
             if age > RENEW and view not in part.renewals:
-                question = part.host.begin("mass", self._learner, view, self.largest)
+                question = self._ask_mass(part, view)
                 part.renewals[view] = question, now
                 missing += [question] if age > OLD else []
         if missing:
@@ -243,7 +244,7 @@ class Directory:
         """Ask all hosts of other nodes for their present masses, at the same time."""
         asked = time.monotonic()
         questions = [
-            (part, part.host.begin("mass", self._learner, view, self.largest))
+            (part, self._ask_mass(part, view))
             for part in self.parts.values()
             if part.drawer is None and not part.down_until
         ]
@@ -257,9 +258,25 @@ class Directory:
             raise PartDownError(str(part.host))
         asked = time.monotonic()
         if part.drawer is not None:
-            return part.drawer.mass(view, self.largest), asked
-        question = part.host.begin("mass", self._learner, view, self.largest)
-        return self._mass_of(part, question), asked
+            return part.drawer.mass(view, self.largest, self.said_of(view)), asked
+        return self._mass_of(part, self._ask_mass(part, view)), asked
+
+    def said_of(self, view: str) -> tuple[Any, ...]:
+        """The values that ``say`` was called with last."""
+        return self.said.get(view, ())
+
+    def say(self, view: str, values: tuple[Any, ...]) -> None:
+        """Draw a view by these values of ``Rules.ask``; masses by others are forgotten."""
+        if values != self.said_of(view):
+            self.said[view] = values
+            for part in self.parts.values():
+                part.masses.pop(view, None)
+                part.renewals.pop(view, None)
+            self.ask_again(view)
+
+    def _ask_mass(self, part: Part, view: str) -> Any:
+        """Ask a host of another node for its mass."""
+        return part.host.begin("mass", self._learner, view, self.largest, self.said_of(view))
 
     def _mass_of(self, part: Part, question: Any) -> Mass:
         """The mass of a host by its answer."""

@@ -100,9 +100,10 @@ class Drawer:
                 self._shared[view] = starts
             self._sources[view] = source
 
-    def mass(self, view: str = "", largest: float = 1.0) -> Mass:
-        """The present mass of the host; ``largest`` as for ``draw``."""
+    def mass(self, view: str = "", largest: float = 1.0, said: tuple[Any, ...] = ()) -> Mass:
+        """The present mass of the host; ``largest`` and ``said`` as for ``draw``."""
         self._raise_largest(largest)
+        self._say(view, said)
         if view in self._shared:
             return mass_of(self.learner._shards, self._shared[view], by_value=True)
         mass: Mass = self._packing.get(view, self._sources[view]).mass()
@@ -115,16 +116,20 @@ class Drawer:
         options: Mapping[str, Any],
         largest: float,
         asked: Sequence[tuple[Any, int]] | None = None,
+        said: tuple[Any, ...] = (),
         mass: Mass | None = None,
     ) -> Reply:
         """Draw n items; new rows get the priority ``largest`` if it is the greatest one.
+
+        ``said`` are the values of the functions of the view's rules, by ``Rules.ask``.
 
         Values of any length are as ``ItemsOfAnswers`` takes them. Of a view with ``Share`` the
         items are ``asked``: values and numbers, one after another.
         ``mass`` is the mass of the host, if the caller has just requested it.
         """
         self._raise_largest(largest)
-        mass = self.mass(view) if mass is None else mass
+        self._say(view, said)
+        mass = self.mass(view, said=said) if mass is None else mass
         if view in self._shared:
             self._shared[view].asked = asked
         try:
@@ -137,13 +142,20 @@ class Drawer:
         return Reply(self.identity, columns, masses, mass)
 
     def sample(
-        self, view: str, n: int, largest: float, how: Mapping[str, Any], time: int = 0
+        self,
+        view: str,
+        n: int,
+        largest: float,
+        how: Mapping[str, Any],
+        time: int = 0,
+        said: tuple[Any, ...] = (),
     ) -> Batch:
-        """A batch with weights, where this host has all rows; ``largest`` as for ``draw``.
+        """A batch with weights, where this host has all rows; further arguments as for ``draw``.
 
         ``time`` is that of schedules of shares: the number of batches of the view so far.
         """
         self._raise_largest(largest)
+        self._say(view, said)
         if view in self._shared:
             starts = self._sources[view]._now.starts
             starts.asked, self._sources[view].draws = None, time
@@ -175,6 +187,13 @@ class Drawer:
         """The reply for a process of another node: frames that two stacks share travel once."""
         columns: Any = reply.columns
         return replace(reply, columns=part(columns, self._pairs[view]))
+
+    def _say(self, view: str, said: tuple[Any, ...]) -> None:
+        """Let the rules of a view have the values of the learner's functions."""
+        if said:
+            for sources in (self._sources, self._packing):
+                if view in sources:
+                    sources[view]._now.rules.say(said)
 
     def _raise_largest(self, largest: float) -> None:
         """Raise the priority of new rows to at least this one, the greatest of all hosts."""

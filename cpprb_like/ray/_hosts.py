@@ -459,8 +459,10 @@ class ShardHost:
 
     @answers
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
-    def mass(self, learner: str, view: str, largest: float) -> tuple[str, Mass]:
-        return self._identity, self._drawer(learner).mass(view, largest)
+    def mass(
+        self, learner: str, view: str, largest: float, said: tuple[Any, ...]
+    ) -> tuple[str, Mass]:
+        return self._identity, self._drawer(learner).mass(view, largest, said)
 
     @answers
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
@@ -471,10 +473,11 @@ class ShardHost:
         n: int,
         options: Mapping[str, Any],
         largest: float,
-        asked: Sequence[tuple[Any, int]] | None = None,
+        asked: Sequence[tuple[Any, int]] | None,
+        said: tuple[Any, ...],
     ) -> Reply:
         drawer = self._drawer(learner)
-        return drawer.for_the_way(drawer.draw(view, n, options, largest, asked), view)
+        return drawer.for_the_way(drawer.draw(view, n, options, largest, asked, said), view)
 
     @answers
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]

@@ -38,7 +38,7 @@ from cpprb_like.samplers._prioritized import ByPriority, read_indexes, read_prio
 from cpprb_like.samplers._priority_powers import importance
 from cpprb_like.samplers._rules import Rules
 from cpprb_like.schedules import value_at
-from cpprb_like.views import Layer
+from cpprb_like.views import Layer, Rule
 
 MODEL_ROWS = 2**16  # of the buffer without rows that knows the columns of batches
 TELL = 0.5  # seconds between two messages of how much was drawn
@@ -194,8 +194,10 @@ class ClusterLearner(Closing, ModelledSource):
         if part is None or "probabilities" in self.sampler.columns:
             return None
         how = {**asked, "out": out} | ({"beta": beta} if self.has_priorities else {})
-        rules = self._rules.get(view)
-        time_of_shares = 0 if rules is None else rules.draws
+        rules, time_of_shares = self._rules.get(view), 0
+        if rules is not None:
+            time_of_shares = rules.draws
+            self._directory.say(view, rules.ask())
         batch = self._batches.sample_here(part, view, n, how, time_of_shares)
         if batch is not None and "indexes" in batch:
             batch["indexes"] = self._batches.names.name(part.number, batch["indexes"])
@@ -236,7 +238,8 @@ class ClusterLearner(Closing, ModelledSource):
         view = uuid.uuid4().hex
         with self._lock:
             pairs = stacked_pairs(model, self._model.schema, layers)
-            self._directory.open_view(view, layers)
+            own = [one.at_hosts() if isinstance(one, Rule) else one for one in layers]
+            self._directory.open_view(view, tuple(own))
             self._pairs[view] = pairs
             rules = model._now.rules
             if rules is not None:
@@ -246,6 +249,7 @@ class ClusterLearner(Closing, ModelledSource):
     def _left(self, view: str) -> int:
         """Items that a view that counts draws can draw now, of the hosts that answer."""
         with self._lock:
+            self._directory.say(view, self._rules[view].ask())
             self._directory.ask_again(view)
             return sum(part.masses[view].left for part in self._directory.usable(view))
 
@@ -372,8 +376,9 @@ class ClusterView(ModelledSource):
     """A view of the rows of all hosts: ``ClusterLearner.view``.
 
     Each host follows the rules of the view for its own rows; shares of ``Share`` are those of the
-    rows of all hosts, and so are half-lives of ``Newest``, which with a function raises
-    ``TypeError``. With ``AtMost``, ``stats`` has ``rows_left``.
+    rows of all hosts, and so are half-lives of ``Newest``. A function of ``Newest`` is called by
+    the process of the learner, when hosts are asked for rows. With ``AtMost``, ``stats`` has
+    ``rows_left``.
     """
 
     def __init__(self, learner: ClusterLearner, layers: tuple[Layer, ...]) -> None:

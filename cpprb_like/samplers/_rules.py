@@ -64,6 +64,7 @@ class Rules:
         if self.share is not None and self.group is not None:
             raise ValueError("view: expected no rule with shares beside one that draws groups")
         self.relative = [rule for *_, rule in parts if rule.has_reference]
+        self._said = [rule for *_, rule in parts if rule.has_said_value]
         self.draws = 0  # batches of the view so far: the time of a schedule of a share
         self.group_size = 1 if self.group is None else self.group.group_size
         # Rules that count draws: a batch then has no row twice.
@@ -265,6 +266,15 @@ class Rules:
         """What the rules count."""
         with self.lock:
             return {name: one for *_, rule in self.parts for name, one in rule.stats().items()}
+
+    def ask(self) -> tuple[Any, ...]:
+        """The values of now of the functions that a learner of a cluster asks."""
+        return tuple(rule.ask() for rule in self._said)
+
+    def say(self, values: tuple[Any, ...]) -> None:
+        """Set these values, at a host."""
+        for rule, value in zip(self._said, values, strict=True):
+            rule.said = (value,)
 
     # ------------------------------------------------------------------ state
 

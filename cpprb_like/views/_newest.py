@@ -57,9 +57,10 @@ class Newest(Rule):
     -----
     Rows come from any actors, in any order. ``rb.update`` of the field counts at the next draw. A
     learner of several processes compares the versions of all shards, and ``half_life`` those of all
-    hosts of a cluster, each of which has its own k versions; a cluster refuses functions. Integers
-    are exact; a threshold is rounded to the dtype of a field of floats. Rows that wait for the end
-    of their n-step return count, and are not drawn yet.
+    hosts of a cluster, each of which has its own k versions. A function is called by the process of
+    the cluster's learner, when it asks hosts for rows, which may be ahead of need. Integers are
+    exact; a threshold is rounded to the dtype of a field of floats. Rows that wait for the end of
+    their n-step return count, and are not drawn yet.
 
     Cost: that of ``Among``, and of each new version that of the rows that it leaves out. A look at
     all rows costs a version that goes while older ones wait, and a threshold that falls. With
@@ -132,6 +133,15 @@ class Newest(Rule):
             return NewestVersions(self, dtype, rows.numbers)
         return (AtLeast if self.half_life is None else Weighed)(self, dtype, rows.numbers)
 
+    def at_hosts(self) -> Newest:
+        """With a function of the learner, which says its value with each request."""
+        return Newest(self.field, at_least=unsaid) if callable(self.at_least) else self
+
+
+def unsaid() -> float:
+    """In place of a function at the host of a cluster."""
+    raise RuntimeError("Newest: the learner has said no version")
+
 
 class Versions(Rule):
     """The versions of the rows of a view, and a cut: rows of this version or newer have mass 1.
@@ -176,7 +186,12 @@ class Versions(Rule):
 
 
 class AtLeast(Versions):
-    """A cut that is given."""
+    """A cut that is given.
+
+    ``said`` has the cut that a learner of a cluster has said, in place of its function.
+    """
+
+    said: tuple[int | None] | None = None
 
     def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
         super().__init__(layer, dtype, numbers)
@@ -184,13 +199,17 @@ class AtLeast(Versions):
             as_cut(layer.at_least, self._dtype, self._name)  # raises where the field has no such
 
     @property
-    def by_host(self) -> bool:  # type: ignore[override]
-        """A function is for this process alone."""
-        return not callable(self._layer.at_least)
+    def has_said_value(self) -> bool:  # type: ignore[override]
+        """A function is asked by the process that draws."""
+        return callable(self._layer.at_least)
+
+    def ask(self) -> int | None:
+        """The cut of now."""
+        given: Any = self._layer.at_least
+        return as_cut(given() if callable(given) else given, self._dtype, self._name)
 
     def moved(self) -> Moved | None:
-        given: Any = self._layer.at_least
-        cut = as_cut(given() if callable(given) else given, self._dtype, self._name)
+        cut = self.ask() if self.said is None else self.said[0]
         return None if cut == self._rows.cut else self._rows.move(cut, MOST)
 
     def _why(self, version: int) -> str:  # noqa: ARG002

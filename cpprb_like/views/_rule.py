@@ -60,10 +60,16 @@ class Rule(Layer):
     has_shares = False
     # Whether masses are relative to a reference of the rows of one host: see ``Newest``.
     has_reference = False
+    # Whether masses depend on a value that the process which draws says: see ``Newest``.
+    has_said_value = False
 
     def follows(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
         """Names of the fields whose values say the masses; by default none."""
         return ()
+
+    def at_hosts(self) -> Rule:
+        """This layer as it goes to the hosts of a cluster."""
+        return self
 
     def masses(self, rows: Batch, slots: Slots) -> ArrayLike:
         """The masses of n rows that are new, or were edited: a row may come again.

@@ -24,7 +24,7 @@ from cpprb_like.processes import Actor
 from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._owners import distinct_owners
 from cpprb_like.samplers import Prioritized
-from cpprb_like.views import Among, AtMost, Groups, Newest, Packed, Sequences, Share
+from cpprb_like.views import Among, AtMost, Groups, Newest, Packed, Rule, Sequences, Share
 
 KEYED: dict[str, Any] = FIELDS | {"key": {"shape": (), "dtype": np.int64}}
 K = 3
@@ -187,8 +187,7 @@ def drain(batches: Any) -> list[int]:
     while True:
         try:
             batch = next(batches)
-        except NotEnoughDataError as error:
-            assert "to draw by AtMost" in str(error)
+        except NotEnoughDataError:
             return sorted(found)
         assert len(batch["tokens"]) <= 40
         expected = np.repeat(batch["x"], np.diff(batch["T_offsets"]))
@@ -222,16 +221,98 @@ def test_a_host_that_is_started_again_counts_anew(monkeypatch: pytest.MonkeyPatc
             view.sample(1)
 
 
+class OfAll(Rule):
+    """Needs the rows of all hosts."""
+
+    by_host = False
+
+    def masses(self, rows: Any, slots: Any) -> Any:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return "OfAll()"
+
+
 def test_a_rule_that_is_refused_is_named() -> None:
     """And no other one."""
     with filled([40, 40]) as replay, replay.learner(seed=0) as learner:
-        for rule, named in ((Newest("id", at_least=lambda: 3), "at_least=<function"),):
-            with pytest.raises(TypeError, match=f"{named}.* not for a cluster") as caught:
-                learner.view(AtMost(1), rule)
-            assert "AtMost" not in str(caught.value)
+        with pytest.raises(TypeError, match=r"OfAll\(\) is not for a cluster") as caught:
+            learner.view(AtMost(1), OfAll())
+        assert "AtMost" not in str(caught.value)
         assert learner.view(Newest("id", at_least=70)).sample(20)["id"].min() >= 70
         newest = learner.view(Newest("id", 3)).sample(100)["id"]  # of each host
         assert set(newest.tolist()) <= {37, 38, 39, 77, 78, 79}
+
+
+class Policy:
+    """A version that cannot go to another process."""
+
+    def __init__(self) -> None:
+        self.version, self.calls = 0.0, 0
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not for another process")
+
+    def least(self) -> float:
+        """The least version that may be drawn."""
+        self.calls += 1
+        return self.version
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_function_is_asked_by_the_learner(hosts: int) -> None:
+    """At each request: hosts draw by its value, which may rise and fall, and by rows of then."""
+    n = 40 * hosts
+    with filled([40] * hosts) as replay:
+        added = n
+        for _ in each_place():
+            for sampler in (None, Prioritized()):
+                policy = Policy()
+                newest = Newest("id", at_least=policy.least)
+                with replay.learner(sampler, seed=0, ahead=0) as learner:
+                    view = learner.view(newest)
+                    for least in (0, 30.5, n - 10, 5, n - 2):
+                        policy.version = least
+                        drawn = view.sample(300)["id"]
+                        rows = np.arange(np.ceil(least), added)
+                        assert set(drawn.tolist()) <= set(rows.tolist())
+                        chi_square(
+                            np.bincount(drawn, minlength=added)[rows.astype(int)], rows * 0 + 1
+                        )
+                    policy.version = added
+                    with pytest.raises(NotEnoughDataError, match="by Newest"):
+                        view.sample(1)
+                    fill(replay, hosts - 1, steps(added, 1))
+                    assert set(view.sample(5)["id"].tolist()) == {added}
+                    policy.version, added = added - 3, added + 1
+                    once = learner.view(newest, AtMost(1))
+                    assert once.stats()["rows_left"] == 4
+                    policy.version += 2
+                    assert sorted(once.sample(2)["id"].tolist()) == [added - 2, added - 1]
+                    policy.version = np.nan
+                    with pytest.raises(ValueError, match="at_least: expected a number, got nan"):
+                        view.sample(5)
+
+
+def test_a_batch_ahead_has_the_version_of_its_request() -> None:
+    """And later ones have that of theirs; values of any length come by it too."""
+    fields: dict[str, Any] = {"id": {"shape": (), "dtype": int}, "ids": {"shape": ("T",)}}
+    with cluster(2, env_dict=fields, room={"T": 1000}) as replay:
+        for host in range(2):
+            numbers = np.arange(20 * host, 20 * host + 20)
+            fill(replay, host, {"id": numbers, "ids": [np.ones(x % 3 + 1) for x in numbers]})
+        for _ in each_place():
+            with replay.learner(seed=0, ahead=2, batches=2) as learner:
+                policy = Policy()
+                view = learner.view(Newest("id", at_least=policy.least), Packed())
+                leasts = []
+                for step in range(40):
+                    policy.version = min(step, 35)
+                    leasts.append(policy.version)
+                    batch = view.sample(16)
+                    assert batch["id"].min() >= leasts[max(0, step - 6)]
+                assert batch["id"].min() == 35
+                assert policy.calls <= 43
 
 
 TASKS: dict[str, Any] = FIELDS | {"task": {"shape": (), "dtype": np.int64}, "least": {"shape": ()}}
