@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import pickle
 import time
+from collections import Counter
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -305,6 +307,38 @@ def test_rows_that_are_gone_are_not_given_back() -> None:
     add(view.buffer, 0, 3)
     assert sorted(drain(batches)) == [0, 1, 2]
     assert len(returned) > 3
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("m", [1, 2])
+def test_rewinds_and_restored_states(tmp_path: Path, m: int, prefetch: int) -> None:
+    """Each row that is there comes m times, also if rows are forgotten while others wait."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        view = filled(20, seed=seed).view(AtMost(m), Packed())
+        rb, there, counts, added = view.buffer, [*range(20)], Counter[int](), 20
+        batches = view.batches(items={"T": 50}, prefetch=prefetch)
+        saved: Any = None
+        for _ in range(12):
+            counts.update(drain(batches, int(rng.integers(3))))
+            step = rng.integers(4)
+            if step == 0 and len(there) > 3:
+                rb.rewind(rb.rows - 3)
+                there = there[:-3]
+            elif step == 1:
+                n = int(rng.integers(1, 6))
+                add(rb, added, n)
+                there, added = [*there, *range(added, added + n)][-CAPACITY:], added + n
+            elif step == 2:
+                view.save(tmp_path / str(seed))
+                saved = [*there], counts.copy()
+            elif saved is not None:
+                view.restore(tmp_path / str(seed))  # the iterator goes on
+                rb, there, counts = view.buffer, [*saved[0]], saved[1].copy()
+        counts.update(drain(batches))
+        assert max(counts.values()) <= m
+        assert {x: counts[x] for x in there} == dict.fromkeys(there, m)
+        batches.close()
 
 
 def test_a_batch_that_cannot_be_made_loses_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
