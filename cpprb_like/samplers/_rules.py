@@ -93,7 +93,8 @@ class Rules:
     @property
     def is_still(self) -> bool:
         """Whether masses change with rows alone, and none waits or is being computed."""
-        return self.is_sound and not self._waiting and not self._moving
+        is_waiting = self._waiting or self.given_back or self._back_of
+        return self.is_sound and not is_waiting and not self._moving
 
     def begin_call(self) -> None:
         """Begin to tell the rules of rows: ``is_sound`` is set when that is done.
