@@ -21,6 +21,7 @@ from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._followers import Followers
+from cpprb_like.processes._shards import Reader
 from cpprb_like.samplers import Prioritized, Sampler, Uniform
 from cpprb_like.samplers._masses import Masses
 from cpprb_like.samplers._row_weights import RowWeights, sync_together, update_together
@@ -29,6 +30,7 @@ from cpprb_like.samplers._ruled import Ruled, RuledRows, without_masses
 from cpprb_like.samplers._rules import Rules
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
 from cpprb_like.samplers._tree_draws import TreeDraws, cut, draw_together
+from cpprb_like.samplers._whole_rows import WholeRows
 
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator
@@ -325,6 +327,23 @@ class MassesTogether(TreesTogether):
         return [(number, one) for number, one in found if one.total > 0.0]
 
 
+class WholeRowsOf(WholeRows):
+    """The rows of a shard, which another process writes."""
+
+    def __init__(self, reader: Reader, ring: Followers) -> None:
+        super().__init__(reader.ring)
+        self._reader, self._rings = reader, ring
+
+    def follows(self) -> int:
+        return self._rings.follows
+
+    def edits(self) -> object:
+        return self._reader.edits()
+
+    def bound(self) -> int:
+        return self._reader.follower.bound
+
+
 class RuledTogether(RuledRows):
     """The rows of several rings that have a mass: see ``Ruled``. Rows that are too old are not.
 
@@ -335,8 +354,21 @@ class RuledTogether(RuledRows):
         self, ring: Followers, complete: Rows, rules: Rules, find: Callable[[int], Ruled]
     ) -> None:
         super().__init__(ring, complete, rules)
-        self.of = cache(find)  # ``of(number)`` returns the same rows at each call
+        self._find = find
+        self._found: dict[int, Ruled] = {}  # rows of each ring that was usable so far
         self._weights: WeightsTogether | None = None
+
+    @property
+    def _has_edited_groups(self) -> bool:
+        """Whether rows of groups may be in a ring that is being edited."""
+        is_any_edited = len(self._found) > len(self.ring.usable_rings)
+        return is_any_edited and self.rules.group is not None
+
+    def of(self, number: int) -> Ruled:
+        """The rows of a ring; the same object at each call."""
+        if number not in self._found:
+            self._found[number] = self._find(number)
+        return self._found[number]
 
     def over(self, weights: WeightsTogether | None) -> MassesTogether:
         """The masses of now, times these weights of the rows."""
@@ -354,9 +386,15 @@ class RuledTogether(RuledRows):
     def _tell(
         self, rows: RowNumbers, tell: Callable[[Ruled, Slots], NDArray[np.int8]]
     ) -> NDArray[np.int8]:
-        """What ``tell`` says of the slots of each ring; 0 for rows that are too old."""
-        found = np.empty(len(rows), np.int8)
+        """What ``tell`` says of the slots of each ring; 0 for rows that are too old.
+
+        Also 0 for rows of rings that are being edited: a row of a group may be in one.
+        """
+        found = np.zeros(len(rows), np.int8)
+        usable = {number for number, _ in self.ring.usable_rings}
         for number, places, slots in self.ring.split(rows):
+            if number not in usable:
+                continue
             states = tell(self.of(number), slots)
             found[places] = np.where(self._is_newer(number, slots), states, 0)
         return found
@@ -405,14 +443,14 @@ class RuledTogether(RuledRows):
     @property
     def count(self) -> int:
         """See ``Ruled.count``."""
-        if self.ring.limits is not None:
+        if self._has_edited_groups or self.ring.limits is not None:
             return len(self.slots())
         self._sync()
         return sum(self.of(number).count for number, _ in self.ring.usable_rings)
 
     def is_exact(self, rows: MassesTogether) -> bool:
         """See ``Rows.is_exact``."""
-        if self.ring.limits is not None:
+        if self._has_edited_groups or self.ring.limits is not None:
             return False
         parts = rows.parts()
         return bool(parts) and all(self.of(number).is_exact(one) for number, one in parts)

@@ -278,6 +278,11 @@ class FollowedShards:
                 margin = 2 * margins.get(number, 0) + reader.lost
                 margins[number] = min(margin, reader.ring.capacity)
 
+    def are_overtaken(self) -> bool:
+        """Whether followed rows were overwritten, and there are new ones in their place."""
+        readers = [reader for reader in self.readers if reader is not None]
+        return any(reader.lost and reader.follower.is_behind for reader in readers)
+
     def limits_of(self, margins: Mapping[int, int]) -> dict[int, int]:
         """The oldest row of each shard to draw: ``margin`` rows after the overwritten rows.
 

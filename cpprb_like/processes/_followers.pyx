@@ -40,12 +40,13 @@ from cpprb_like._core import tell_followers
 from cpprb_like._machine.waiting import PATIENCE
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._uniform_draws import draw_uniform as draw_of_ring
+from cpprb_like.samplers._whole_rows import RowsChangedError
 
 cnp.import_array()
 
 cdef enum:
     CHUNK = 32               # rows that are followed at once
-    TRIES = 16               # tries to read consistent words of a header
+    TRIES = 16               # tries to read consistent words of a header; or of draws without enough rows
     HEADER_TRIES = 4096      # tries to read all words of a header consistently
     MOST_TRIES = 1000        # smallest number of tries to read rows before an error
 
@@ -141,6 +142,11 @@ cdef class Follower:
     def first(self):
         """The oldest row that is not left out."""
         return max(self.ring.c_first(), self.left_out)
+
+    @property
+    def is_behind(self):
+        """Whether the writer has changed anything since the last ``sync``."""
+        return self.c_is_behind()
 
     @property
     def is_busy(self):
@@ -598,7 +604,7 @@ def consistently(Followers group not None, shards, attempt):
     cdef dict margins = {}
     cdef tuple found, wanted = attempt if type(attempt) is tuple else None
     cdef int64_t follows, tried = 0
-    cdef bint passes, holds
+    cdef bint passes, holds, is_overtaken
     cdef bytes moment = None
     until = 0.0
     limits, drawn = group.limits, group.drawn  # of an outer call in this thread
@@ -620,10 +626,13 @@ def consistently(Followers group not None, shards, attempt):
                 if holds:
                     return found
             except NotEnoughDataError:
-                if not margins and group.follows == follows:
+                is_overtaken = tried < TRIES and shards.are_overtaken()
+                if not margins and group.follows == follows and not is_overtaken:
                     raise
                 margins, passes = {}, False  # all rows beyond the margins were overwritten, or left out by rules
                 shards.leave_out_lost()
+            except RowsChangedError:
+                pass  # the attempt is repeated
             except (ValueError, IndexError):
                 # The error may come from rows that were overwritten; then the attempt is repeated.
                 if (

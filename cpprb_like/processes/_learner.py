@@ -30,7 +30,12 @@ from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
 from cpprb_like.buffers._source import Batch, ColumnSpec, ModelledSource, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.limiters._gates import stats
-from cpprb_like.processes._draws import RowNumbers, RuledTogether, StartsTogether
+from cpprb_like.processes._draws import (
+    RowNumbers,
+    RuledTogether,
+    StartsTogether,
+    WholeRowsOf,
+)
 from cpprb_like.processes._folder import Closing, FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._followers import Followers, consistently
@@ -528,9 +533,8 @@ class OpenedShards(Opened):
     def _ruled_of(shards: FollowedShards, complete: Any, rules: Rules, number: int) -> Ruled:
         """The rows of a shard to which rules give a mass."""
         reader = shards.reader(number)
-        return Ruled(
-            reader.ring, complete.in_ring(number, reader.ring), rules, number, reader.edits
-        )
+        whole = WholeRowsOf(reader, shards.group)
+        return Ruled(reader.ring, complete.in_ring(number, reader.ring), rules, number, whole)
 
     def _splitter(self, **options: Any) -> Callable[[RowNumbers], PartsOfBatch]:
         return partial(_split, self._shards, self._learner._starts(**options))

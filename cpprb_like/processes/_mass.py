@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.processes._followed import FollowedShards
+from cpprb_like.processes._followers import consistently
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._ruled import RuledRows
 from cpprb_like.samplers._shares import SharedRows
+from cpprb_like.samplers._whole_rows import NONE
 
 
 @dataclass(frozen=True)
@@ -62,39 +64,47 @@ def mass_of(shards: FollowedShards, starts: Rows | None, *, by_value: bool = Fal
     ``by_value``: of a view with ``Share``, for a caller that draws by the masses of the values.
     """
     with shards.lock:
-        shards.follow()
-        rows, weights = len(shards.group), shards.weights
-        masses = None if starts is None else starts.over(weights)
-        total, least, greatest, left = float(rows), 1.0, 1.0, 0
-        shared = starts if by_value and isinstance(starts, SharedRows) else None
-        values = dict[Any, tuple[float, int]]()
-        if weights is not None:
-            greatest = weights.largest_priority
-            if starts is not None:
-                if not (starts if shared is None else shared.every).cuts_only:
-                    raise ValueError(
-                        "view: expected masses of 0 and 1, as of Among, got others: where several "
-                        "learners draw as one by priorities, importance-sampling weights would "
-                        "correct the masses too"
-                    )
-                least = math.inf
-            else:
-                total, least = weights.total, weights.least
-        if shared is not None:
-            values = shared.by_value(masses)
-            total = sum(one for one, _ in values.values())
-            left = sum(one for _, one in values.values())
-        elif starts is not None:
-            total = float(starts.count) if masses is None else starts.weigh(masses)
-        if masses is not None and isinstance(starts, RuledRows) and starts.rules.counts:
-            is_exact = starts.is_exact(masses)
-            if is_exact and weights is None and starts.cuts_only:
-                left = int(total)
-            elif is_exact:
-                left = masses.count(rows)
-            else:
-                left = int(np.count_nonzero(masses.get(starts.slots())))
-        ruled = starts if shared is None else shared.every
-        relative = ruled.rules.relative if isinstance(ruled, RuledRows) else ()
-        references = tuple(rule.reference for rule in relative)
+        mass: Mass
+        _, mass = consistently(
+            shards.group, shards, lambda: (NONE, _mass_now(shards, starts, by_value))
+        )
+    return mass
+
+
+def _mass_now(shards: FollowedShards, starts: Rows | None, by_value: bool) -> Mass:
+    """``mass_of`` of the rows that were followed."""
+    rows, weights = len(shards.group), shards.weights
+    masses = None if starts is None else starts.over(weights)
+    total, least, greatest, left = float(rows), 1.0, 1.0, 0
+    shared = starts if by_value and isinstance(starts, SharedRows) else None
+    values = dict[Any, tuple[float, int]]()
+    if weights is not None:
+        greatest = weights.largest_priority
+        if starts is not None:
+            if not (starts if shared is None else shared.every).cuts_only:
+                raise ValueError(
+                    "view: expected masses of 0 and 1, as of Among, got others: where several "
+                    "learners draw as one by priorities, importance-sampling weights would "
+                    "correct the masses too"
+                )
+            least = math.inf
+        else:
+            total, least = weights.total, weights.least
+    if shared is not None:
+        values = shared.by_value(masses)
+        total = sum(one for one, _ in values.values())
+        left = sum(one for _, one in values.values())
+    elif starts is not None:
+        total = float(starts.count) if masses is None else starts.weigh(masses)
+    if masses is not None and isinstance(starts, RuledRows) and starts.rules.counts:
+        is_exact = starts.is_exact(masses)
+        if is_exact and weights is None and starts.cuts_only:
+            left = int(total)
+        elif is_exact:
+            left = masses.count(rows)
+        else:
+            left = int(np.count_nonzero(masses.get(starts.slots())))
+    ruled = starts if shared is None else shared.every
+    relative = ruled.rules.relative if isinstance(ruled, RuledRows) else ()
+    references = tuple(rule.reference for rule in relative)
     return Mass(rows, total, least, greatest, time.monotonic(), left, values, references)

@@ -471,7 +471,7 @@ class ByPriority(PrioritySampler):
                 tries = min(tries, rows.count(len(passed) + tries) - len(passed))
             elif not replace:
                 tries = rows.count(tries)
-            if tries == 0:
+            if tries <= 0:  # below 0: a threshold that rose took the mass of passed rows
                 break
             # No strata if only a part of the draw is used: that part has another distribution.
             stratified = self.stratified and replace and not tried

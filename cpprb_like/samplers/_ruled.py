@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,6 +21,7 @@ from cpprb_like.samplers._prioritized import new_sum_tree
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.samplers._rows import AllRows, Rows
 from cpprb_like.samplers._rules import Rules
+from cpprb_like.samplers._whole_rows import WholeRows
 
 COUNTED = 1.0  # seconds for which refused draws do not count rows anew
 TRIES = 64  # most tries for each drawn row, before all rows with a mass are listed
@@ -221,8 +221,8 @@ class RuledRows(Rows):
 class Ruled(RuledRows):
     """The rows of a ring that have a mass, out of ``complete``.
 
-    ``number`` is that of the ring for the rules. ``edits()`` changes when another process edits
-    rows: then all masses are computed.
+    ``number`` is that of the ring for the rules. ``whole`` reads the rows, by default those of a
+    ring of this process. When another process has edited rows, all masses are computed.
     """
 
     def __init__(
@@ -231,11 +231,13 @@ class Ruled(RuledRows):
         complete: Rows,
         rules: Rules,
         number: int = 0,
-        edits: Callable[[], object] = lambda: None,
+        whole: WholeRows | None = None,
     ) -> None:
         super().__init__(ring, complete, rules)
         self._number = number
-        self._edits, self._seen = edits, (edits(), rules.begun)
+        self._whole = WholeRows(ring) if whole is None else whole
+        self._seen = self._whole.edits(), rules.begun
+        self._follows = -1  # of the rows of another process, at the last call of ``over``
         # Whether each row with a mass can be drawn, unless its n-step window is incomplete.
         self._is_of_all = isinstance(complete, AllRows)
         self._masses: Masses | None = None
@@ -250,7 +252,8 @@ class Ruled(RuledRows):
             masses is not None
             and masses.weights is weights
             and rules.is_still
-            and self._seen == (self._edits(), rules.begun)
+            and self._follows == self._whole.follows()
+            and self._seen[1] == rules.begun
             and masses.stale() is None
         ):
             return masses
@@ -260,7 +263,11 @@ class Ruled(RuledRows):
             if masses is None or masses.weights is not weights:
                 masses = self._masses = self._no_masses(weights)
                 self._by_value = []
-            seen = self._edits(), rules.begun
+            follows = self._whole.follows()
+            # Edits since the rows were followed are of the next time: masses do not change amid a
+            # draw, which is repeated if its rows have changed.
+            edits = self._seen[0] if follows == self._follows else self._whole.edits()
+            seen = edits, rules.begun
             if seen != self._seen:
                 self._forget(masses, seen)
             # What other rings changed comes first: it is about the rows before those that are new.
@@ -273,17 +280,18 @@ class Ruled(RuledRows):
                 after = self._ring.handle_base + self._ring.span + moment[0]
                 rules.until = after << rules.bits | self._number
                 rows = rules.number(slots, self._number)
-                found = rules.take_in(rows, rules.number(lost, self._number))
+                found = rules.take_in(rows, rules.number(lost, self._number), self._whole)
                 if masses.put(slots, found, moment):
                     self._put_by_value(slots, found, lost, moment)
                     break
                 rules.is_sound = False  # they were told of rows that a clear has removed
                 rules.begin_call()
-                self._forget(masses, (self._edits(), rules.begun))
+                self._forget(masses, (self._whole.edits(), rules.begun))
             rules.take_back(self._number, self._ring)
             for rows, found in rules.changed(self._number):
                 masses.put(rows >> rules.bits, found, None)
                 self._put_by_value(rows >> rules.bits, found, rows[:0], None)
+            self._follows = follows
             rules.is_sound = True
             return masses
 

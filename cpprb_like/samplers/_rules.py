@@ -19,8 +19,8 @@ from cpprb_like._arguments.arrays import Array, Batch, Floats, Slots
 from cpprb_like._machine.forks import EPOCH, INNERMOST, watch
 from cpprb_like._machine.unreturned import Handles, note_drawn
 from cpprb_like._rows.row_handles import find_rows, without_row
+from cpprb_like.samplers._whole_rows import RowsChangedError, WholeRows
 
-CHUNK = 1 << 14  # rows whose masses are computed at a time
 NOT_RETURNED = "not returned"  # of a state: handles of rows; no rule has this name
 MOST_MASS = 1e150  # a sum of weights times masses stays finite
 # Of each rule: its name, a function that reads the fields that it follows, and the rule itself.
@@ -108,33 +108,55 @@ class Rules:
             self.begun += 1
         self.is_sound = False
 
-    def take_in(self, rows: Slots, lost: Slots) -> Floats:
+    def take_in(self, rows: Slots, lost: Slots, whole: WholeRows) -> Floats:
         """The masses of rows that were added or edited; ``lost`` are numbers without a row.
 
+        ``whole`` reads the rows. A row that is being overwritten has mass 0, as if it were lost.
         Masses of other rows may change: see ``changed``.
         """
         if self.group is not None:
             self.group.until = self.until
-        for rule in self._leaving:
-            rule.leave(lost)
-        for by_rule in self._by_rule:
-            by_rule[lost] = 0.0
-        masses = np.empty(len(rows))
-        for k in range(0, len(rows), CHUNK):
-            masses[k : k + CHUNK] = self._masses_of(rows[k : k + CHUNK])
+        slots = rows >> self.bits if self.bits else rows
+        parts = whole.parts(slots, lambda places: self._read(rows[places]))
+        try:
+            part = next(parts, None)
+        except RowsChangedError:
+            self.is_sound = True  # no rule was told of anything
+            raise
+        self._leave(lost)
+        masses = np.zeros(len(rows))
+        while part is not None:
+            places, values, gone = part
+            if len(gone):
+                self._leave(rows[gone])
+            own = rows[places]
+            if len(own):
+                masses[places] = self._masses_of(own, values)
+            part = next(parts, None)
         if self.group is not None:
             self._note(rows)
             masses[:] = 0.0  # the masses of groups follow
         return masses
 
+    def _leave(self, lost: Slots) -> None:
+        """Tell rules of numbers without a row."""
+        for rule in self._leaving:
+            rule.leave(lost)
+        for by_rule in self._by_rule:
+            by_rule[lost] = 0.0
+
     def number(self, slots: Slots, ring: int) -> Slots:
         """The numbers of the rows of a ring."""
         return slots << self.bits | ring if self.bits else slots
 
-    def _masses_of(self, rows: Slots) -> Array:
+    def _read(self, rows: Slots) -> list[Batch]:
+        """What each rule follows of these rows."""
+        return [read(rows) for _, read, _ in self.parts]
+
+    def _masses_of(self, rows: Slots, values: list[Batch]) -> Array:
         product: Any = None
-        for number, (name, read, rule) in enumerate(self.parts):
-            masses = as_masses(f"{name}.masses", rule.masses(read(rows), rows), len(rows))
+        for number, ((name, _, rule), one) in enumerate(zip(self.parts, values, strict=True)):
+            masses = as_masses(f"{name}.masses", rule.masses(one, rows), len(rows))
             if self._by_rule:
                 self._by_rule[number][rows] = masses
             product = masses if product is None else np.multiply(product, masses, dtype=np.float64)

@@ -22,7 +22,7 @@ from cpprb_like._rows.row_handles import find_rows, handles
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import LegacyUniform, Prioritized, RankBased, Recency, Uniform
 from cpprb_like.samplers._masses import members_of
-from cpprb_like.views import Among, AtMost, Groups, NStep, Packed, Rule, Sequences
+from cpprb_like.views import Among, AtMost, Groups, NStep, Packed, Rule, Sequences, _items_of_batch
 
 HISTORIES = int(os.environ.get("CPPRB_LIKE_MASS_HISTORIES", "60" if LONG else "2"))
 FIELDS: dict[str, Any] = {
@@ -353,6 +353,26 @@ def test_rows_that_come_while_others_are_seen_keep_their_order() -> None:
     view.sample(3)
     groups = view.sample(6, replace=False)["x"].reshape(2, 3)
     assert sorted(groups.tolist()) == [[3, 4, 5], [8, 9, 10]]
+
+
+def test_an_end_of_an_episode_amid_a_read_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another thread: all rows were grouped for good as if their texts were empty."""
+    fields: dict[str, Any] = {"say": {"dtype": str}, "done": {"shape": (), "dtype": bool}}
+    rb = ReplayBuffer(10, fields, seed=0, room={"say": 100})
+    rb.add(say=["a", "b", "a", "b"], done=np.zeros(4))
+    view = rb.view(Groups("say", 2))
+    module: Any = _items_of_batch
+    read, ends = module.read_fields, [rb.on_episode_end]
+
+    def hooked(*arguments: Any) -> Any:
+        found = read(*arguments)
+        if ends:
+            ends.pop()()
+        return found
+
+    monkeypatch.setattr(module, "read_fields", hooked)
+    keys = view.sample(4, replace=False)["say"].reshape(-1, 2)
+    assert sorted(keys.tolist()) == [["a", "a"], ["b", "b"]]
 
 
 def test_an_interrupt_changes_no_group() -> None:

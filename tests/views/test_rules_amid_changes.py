@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer, load
 from cpprb_like.samplers import Prioritized, Uniform, _ruled
-from cpprb_like.views import Among, AtMost, Groups, Layer, Newest, Rule, Share
+from cpprb_like.views import Among, AtMost, Groups, Layer, Newest, Rule, Sequences, Share
 
 FIELDS: dict[str, Any] = {
     "x": {"shape": (), "dtype": "i8"},
@@ -189,6 +190,22 @@ class Moving(ByKey):
 
     def moved(self) -> Any:
         return self.slot, np.ones(len(self.slot))
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_threshold_that_rises_amid_a_draw(replace: bool) -> None:
+    """``ValueError: n: expected 0 or more, got -8`` was raised, where windows matter."""
+    rb = ReplayBuffer(200, FIELDS, sampler=Prioritized(), seed=0)
+    rb.add(**rows_of(range(150), range(150)))
+    for last in range(40):
+        cuts = [0] * last
+
+        def cut(cuts: list[int] = cuts) -> int:
+            return cuts.pop() if cuts else 1000
+
+        view = rb.view(Newest("x", at_least=cut), Sequences(2, stride=200))  # of which there is one
+        with suppress(NotEnoughDataError):
+            assert (view.sample(8, replace=replace)["x"] == [0, 1]).all()
 
 
 @pytest.mark.parametrize("slots", [[-1], [20], [10**8], [0.5], [[0]]])
