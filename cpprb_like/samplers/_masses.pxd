@@ -22,3 +22,6 @@ cdef class Masses(TreeDraws):
     cdef bint c_has_row(self, intp_t slot) noexcept
     cdef void c_take_out(self, intp_t slot) noexcept nogil
     cdef void c_set_leaf(self, intp_t slot) noexcept nogil
+    cdef bint c_put(
+        self, const intp_t* slots, const float64_t* masses, intp_t n, tuple moment
+    ) except -1

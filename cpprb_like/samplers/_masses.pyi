@@ -24,4 +24,15 @@ class Masses(TreeDraws):
     def forget(self) -> None: ...
     def at(self, slots: _Slots) -> NDArray[np.float64]: ...
 
+def put_by_value(
+    trees: list[Masses],
+    known: NDArray[np.int8],
+    of_rows: NDArray[np.int8],
+    bits: int,
+    ring: int,
+    slots: _Slots,
+    masses: NDArray[np.float64],
+    lost: _Slots,
+    moment: _Moment | None,
+) -> None: ...
 def members_of(nexts: _Slots, leaders: _Slots, k: int) -> _Slots: ...

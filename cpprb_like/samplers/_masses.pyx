@@ -7,6 +7,7 @@ weights are followed by a log. Not here: rules, and when masses are computed (``
 
 cimport cython
 cimport numpy as cnp
+from libc.stdint cimport int8_t
 
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.copying cimport FETCHED, c_prefetch
@@ -143,12 +144,19 @@ cdef class Masses(TreeDraws):
         Returns false, and changes nothing, if the ring was cleared since. Without a moment, masses of rows
         that were set before change.
         """
-        cdef Ring ring = self.ring
-        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        cdef intp_t n = cnp.PyArray_DIM(slots, 0)
         c_check_array(slots, "slots", cnp.NPY_INTP, n)
         c_check_array(masses, "masses", cnp.NPY_FLOAT64, n)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(masses)
+        return self.c_put(
+            <const intp_t*> cnp.PyArray_DATA(slots), <const float64_t*> cnp.PyArray_DATA(masses), n, moment
+        )
+
+    cdef bint c_put(
+        self, const intp_t* slots, const float64_t* masses, intp_t n, tuple moment
+    ) except -1:
+        """``put`` in C."""
+        cdef Ring ring = self.ring
+        cdef intp_t k
         cdef int64_t clears = self.clears if moment is None else moment[1]
         if ring.state[CLEARS] != clears:
             return False
@@ -158,14 +166,14 @@ cdef class Masses(TreeDraws):
             self.n_rows = self.n_others = 0
             self.tree.c_clear_first(self.tree.capacity)
         for k in range(n):
-            if not 0 <= values[k] < ring.capacity:
-                raise IndexError(f"slots[{k}]: expected 0 to {ring.capacity - 1}, got {values[k]}")
+            if not 0 <= slots[k] < ring.capacity:
+                raise IndexError(f"slots[{k}]: expected 0 to {ring.capacity - 1}, got {slots[k]}")
         for k in range(n):
-            if moment is not None or self.c_has_row(values[k]):
-                self.c_put_mass(values[k], given[k])
-                self.c_set_leaf(values[k])
+            if moment is not None or self.c_has_row(slots[k]):
+                self.c_put_mass(slots[k], masses[k])
+                self.c_set_leaf(slots[k])
         if n:
-            self.tree.c_set(values, NULL, n)
+            self.tree.c_set(slots, NULL, n)
         if moment is not None:
             self.seen, self.clears, self.edited, self.hidden, self.told, _ = moment
             self.known = max(self.known, c_stored(ring))
@@ -219,6 +227,60 @@ cdef class Masses(TreeDraws):
                     count += 1
             self.tree.c_set(slots, NULL, count)
             self.changes += n
+
+
+def put_by_value(
+    list trees not None, cnp.ndarray known not None, cnp.ndarray of_rows not None, int bits, intp_t ring,
+    cnp.ndarray slots not None, cnp.ndarray masses not None, cnp.ndarray lost not None, tuple moment,
+):
+    """Set the masses of rows in the tree of their value, and 0 in the one that had them before.
+
+    ``known`` has, by slot, 1 more than the number of the value in whose tree a row has a mass, or 0; it
+    is brought up to date. ``of_rows`` has the same of now, by slot with the number of the ring in the low
+    ``bits``. Slots, masses and moment are as for ``Masses.put``; ``lost`` are slots without a row.
+    """
+    cdef intp_t n_lost = cnp.PyArray_DIM(lost, 0), n = n_lost + cnp.PyArray_DIM(slots, 0)
+    cdef intp_t k, count, slot
+    cdef int value, n_values = len(trees)
+    cdef bint is_of_all = moment is not None and moment[5]
+    c_check_array(slots, "slots", cnp.NPY_INTP, n - n_lost)
+    c_check_array(lost, "lost", cnp.NPY_INTP, n_lost)
+    c_check_array(masses, "masses", cnp.NPY_FLOAT64, n - n_lost)
+    c_check_array(known, "known", cnp.NPY_INT8, -1)
+    c_check_array(of_rows, "of_rows", cnp.NPY_INT8, -1)
+    cdef intp_t capacity = min(cnp.PyArray_DIM(known, 0), cnp.PyArray_DIM(of_rows, 0) >> bits)
+    cdef cnp.ndarray own_slots = c_numbers(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray own_masses = c_numbers(1, &n, cnp.NPY_FLOAT64)
+    cdef cnp.ndarray values = c_numbers(1, &n, cnp.NPY_INT8)
+    cdef cnp.ndarray before = c_numbers(1, &n, cnp.NPY_INT8)
+    cdef intp_t* own = <intp_t*> cnp.PyArray_DATA(own_slots)
+    cdef float64_t* given = <float64_t*> cnp.PyArray_DATA(own_masses)
+    cdef int8_t* new = <int8_t*> cnp.PyArray_DATA(values)
+    cdef int8_t* old = <int8_t*> cnp.PyArray_DATA(before)
+    cdef int8_t* states = <int8_t*> cnp.PyArray_DATA(known)
+    cdef const int8_t* now = <const int8_t*> cnp.PyArray_DATA(of_rows)
+    cdef const float64_t* of_slots = <const float64_t*> cnp.PyArray_DATA(masses) - n_lost
+    cdef const intp_t* gone = <const intp_t*> cnp.PyArray_DATA(lost)
+    cdef const intp_t* there = <const intp_t*> cnp.PyArray_DATA(slots) - n_lost
+    for k in range(n):
+        slot = gone[k] if k < n_lost else there[k]
+        if not 0 <= slot < capacity:
+            raise IndexError(f"slots: expected 0 to {capacity - 1}, got {slot}")
+        new[k] = 0 if k < n_lost else now[slot << bits | ring]
+        old[k] = 0 if is_of_all else states[slot]
+    if is_of_all:
+        known[:] = 0
+    for k in range(n):
+        states[gone[k] if k < n_lost else there[k]] = new[k]
+    for value in range(1, n_values + 1):
+        count = 0
+        for k in range(n):
+            if new[k] == value or old[k] == value:
+                own[count] = gone[k] if k < n_lost else there[k]
+                given[count] = of_slots[k] if new[k] == value else 0.0
+                count += 1
+        if count or is_of_all:
+            (<Masses?> trees[value - 1]).c_put(own, given, count, moment)
 
 
 def members_of(const intp_t[::1] nexts not None, const intp_t[::1] leaders not None, intp_t k):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers._masses import Masses
+from cpprb_like.samplers._masses import Masses, put_by_value
 from cpprb_like.samplers._prioritized import new_sum_tree
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.samplers._rows import AllRows, Rows
@@ -242,8 +242,8 @@ class Ruled(RuledRows):
         self._is_of_all = isinstance(complete, AllRows)
         self._masses: Masses | None = None
         self._by_value: list[Masses] = []  # of the rows of each value that has a share
-        # By slot, the number of the value in whose tree the row has a mass, or -1.
-        self._values = np.full(0 if rules.share is None else ring.capacity, -1, np.int8)
+        # By slot, 1 more than the number of the value in whose tree the row has a mass, or 0.
+        self._known = np.zeros(0 if rules.share is None else ring.capacity, np.int8)
 
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
@@ -306,34 +306,28 @@ class Ruled(RuledRows):
 
     def _put_by_value(self, slots: Slots, masses: Floats, lost: Slots, moment: Any) -> None:
         """Set the masses of rows in the trees of values that have shares."""
-        share = self.rules.share
-        if share is None:
-            return
-        if len(lost):
-            slots, masses = np.append(lost, slots), np.append(np.zeros(len(lost)), masses)
-        values = share.values_of(slots << self.rules.bits | self._number)
-        trees = self.trees([*range(share.n_values)])
-        before = self._values[slots]
-        changed = {*before.tolist(), *values.tolist()} - {-1}
-        if moment is not None and moment[5]:  # of all rows
-            self._values[:], changed = -1, {*range(len(trees))}
-        self._values[slots] = values
-        for value in changed:
-            is_own = values == value
-            own = np.flatnonzero(is_own | (before == value))
-            trees[value].put(slots[own], np.where(is_own[own], masses[own], 0.0), moment)
+        share, rules = self.rules.share, self.rules
+        if share is not None:
+            trees, of_rows = self._trees(), share.of_rows
+            ring = self._number
+            put_by_value(trees, self._known, of_rows, rules.bits, ring, slots, masses, lost, moment)
+
+    def _trees(self) -> list[Masses]:
+        """The masses of the rows of each value that has a share, as of the last ``over``."""
+        assert self._masses is not None
+        found = self._by_value
+        while len(found) < self.rules.share.n_values:
+            found.append(self._no_masses(self._masses.weights))
+        return found
 
     def masses_of(self, value: int) -> Masses:
         """The masses of the rows of a value that has a share, as of the last ``over``."""
-        return self.trees([value])[0]
+        return self._trees()[value]
 
     def trees(self, values: list[int]) -> list[Masses]:
         """See ``RuledRows.trees``."""
-        assert self._masses is not None
-        known = self._by_value
-        while len(known) < self.rules.share.n_values:
-            known.append(self._no_masses(self._masses.weights))
-        return [known[value] for value in values]
+        found = self._trees()
+        return [found[value] for value in values]
 
     def of_value(self, value: int) -> RuledRows:
         """See ``RuledRows.of_value``."""

@@ -143,10 +143,10 @@ class SharedRows(Rows):
             found = {value: (float(one.total), one.count(most)) for value, one in trees.items()}
         else:
             slots = self.slots()
-            of_rows, masses = self._rules.share.values_of(slots), rows.get(slots)
+            of_rows, masses = self._rules.share.of_rows[slots], rows.get(slots)
             found = {}
             for value, number in numbers.items():
-                own = masses[of_rows == number]
+                own = masses[of_rows == number + 1]
                 found[value] = float(own.sum()), counts * np.count_nonzero(own)
         return {value: one for value, one in found.items() if one[0] > 0.0}
 

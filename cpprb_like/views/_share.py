@@ -110,7 +110,7 @@ class ShareOfRows(Rule):
     def __init__(self, shares: Mapping[str, Shares], numbers: int) -> None:
         ((self._field, given),) = shares.items()
         # 1 more than the number of its value, or 0, by row.
-        self._rows = np.zeros(numbers, np.int8)
+        self.of_rows = np.zeros(numbers, np.int8)
         self._shares: dict[Any, float | Schedule] | None = None  # None: equal ones
         if isinstance(given, Mapping):
             self._shares = {
@@ -150,21 +150,21 @@ class ShareOfRows(Rule):
     # ------------------------------------------------------------------ rows
 
     def begin(self) -> None:
-        self._rows[:] = 0
+        self.of_rows[:] = 0
         if self._shares is None:
             self._number(self._values[:0])
 
     def leave(self, slots: Slots) -> None:
-        self._rows[slots] = 0
+        self.of_rows[slots] = 0
 
     def masses(self, rows: Batch, slots: Slots) -> Array:
         values = rows[self._field].reshape(-1)
         found, numbers = self._find(values)
         if self._shares is None and not found.all():
-            self._rows[slots] = 0
+            self.of_rows[slots] = 0
             self._meet(values)
             found, numbers = self._find(values)
-        self._rows[slots] = np.where(found, numbers + 1, 0)
+        self.of_rows[slots] = np.where(found, numbers + 1, 0)
         return found
 
     def _find(self, values: Array) -> tuple[Array, Slots]:
@@ -179,7 +179,7 @@ class ShareOfRows(Rule):
         new = np.setdiff1d(values[values == values], self._values)  # without NaN
         if len(new) == 0:
             return
-        has_rows = np.bincount(self._rows, minlength=self.n_values + 1)[1:] > 0
+        has_rows = np.bincount(self.of_rows, minlength=self.n_values + 1)[1:] > 0
         kept = np.append(self._values, new[:0])
         unused = np.flatnonzero(~has_rows & ~np.isin(kept, values))[: len(new)]
         kept[unused] = new[: len(unused)]
@@ -196,11 +196,6 @@ class ShareOfRows(Rule):
         return f"Share gives its value of {self._field!r} no share"
 
     # ------------------------------------------------------------------ draws
-
-    def values_of(self, rows: Slots) -> Slots:
-        """The number of the value of each row, by the numbers of rows; -1 without a share."""
-        found: Slots = self._rows[rows].astype(np.intp) - 1
-        return found
 
     def shares(self, time: int) -> list[tuple[int, float]]:
         """The numbers of the values with a share above 0 after so many batches, and the shares."""

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from distributions import chi_square, chi_square_limit
 from helpers import Array
+from hypothesis import given
+from hypothesis import strategies as st
 from rewound import KINDS, History, Kind
 from scale import LONG, repeats
 
@@ -25,6 +27,8 @@ from cpprb_like.samplers import (
     Reverse,
     Uniform,
 )
+from cpprb_like.samplers._masses import Masses, put_by_value
+from cpprb_like.samplers._prioritized import new_sum_tree
 from cpprb_like.views import Among, NStep, Rule, Sequences
 
 HISTORIES = int(os.environ.get("CPPRB_LIKE_MASS_HISTORIES", "60" if LONG else "2"))
@@ -320,3 +324,55 @@ def test_a_draw_ends_while_rows_are_added_in_its_condition() -> None:
 
     assert len(rb.view(Among(condition, "x")).sample(3)["x"]) == 3
     assert calls < 200
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.lists(
+                st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 2)), max_size=6
+            ),
+            st.lists(st.integers(0, 9), max_size=3),
+        ),
+        max_size=6,
+    ),
+    ring=st.integers(0, 1),
+)
+def test_a_row_has_its_mass_in_the_tree_of_its_value(steps: Any, ring: int) -> None:
+    """``put_by_value`` against a dict. Of a row that comes twice the last mass counts."""
+    rb = ReplayBuffer(10, {"x": {"shape": ()}})
+    rb.add(x=range(10))
+    trees = [Masses(rb.ring, new_sum_tree(10), None) for _ in range(3)]
+    known, of_rows = np.zeros(10, np.int8), np.zeros(20, np.int8)
+    _, _, moment = _stale(trees[0])
+    none = np.empty(0, np.intp)
+    expected: dict[int, tuple[int, float]] = {}
+    put_by_value(trees, known, of_rows, 1, ring, none, np.empty(0), none, (*moment[:5], True))
+    for rows, lost in steps:
+        lost = [slot for slot in lost if slot not in {slot for slot, *_ in rows}]
+        slots = np.array([slot for slot, *_ in rows], np.intp)
+        for slot, value, mass in rows:
+            of_rows[2 * slot + ring] = value
+            expected[slot] = value, mass
+        of_rows[2 * slots + ring] = [expected[slot][0] for slot in slots.tolist()]
+        masses = np.array([mass for *_, mass in rows], float)
+        gone = np.array(lost, np.intp)
+        put_by_value(trees, known, of_rows, 1, ring, slots, masses, gone, (*moment[:5], False))
+        for slot in lost:
+            expected.pop(slot, None)
+        for number, tree in enumerate(trees):
+            found = [
+                mass if value == number + 1 else 0
+                for value, mass in (expected.get(slot, (0, 0)) for slot in range(10))
+            ]
+            assert tree.get(np.arange(10)).tolist() == found
+            assert tree.n_rows == np.count_nonzero(found)
+    with pytest.raises(IndexError, match="slots: expected 0 to 9, got 10"):
+        put_by_value(trees, known, of_rows, 1, ring, np.array([10]), np.ones(1), none, moment)
+
+
+def _stale(masses: Masses) -> Any:
+    """What ``stale`` returns, which is not None."""
+    found = masses.stale()
+    assert found is not None
+    return found
