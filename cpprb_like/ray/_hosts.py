@@ -460,7 +460,7 @@ class ShardHost:
     @answers
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def mass(
-        self, learner: str, view: str, largest: float, said: tuple[Any, ...]
+        self, learner: str, view: str, largest: float, said: tuple[Any, ...] = ()
     ) -> tuple[str, Mass]:
         return self._identity, self._drawer(learner).mass(view, largest, said)
 
@@ -473,8 +473,8 @@ class ShardHost:
         n: int,
         options: Mapping[str, Any],
         largest: float,
-        asked: Sequence[tuple[Any, int]] | None,
-        said: tuple[Any, ...],
+        asked: Sequence[tuple[Any, int]] | None = None,
+        said: tuple[Any, ...] = (),
     ) -> Reply:
         drawer = self._drawer(learner)
         return drawer.for_the_way(drawer.draw(view, n, options, largest, asked, said), view)
