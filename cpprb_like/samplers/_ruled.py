@@ -243,7 +243,7 @@ class Ruled(RuledRows):
         self._masses: Masses | None = None
         self._by_value: list[Masses] = []  # of the rows of each value that has a share
         # By slot, 1 more than the number of the value in whose tree the row has a mass, or 0.
-        self._known = np.zeros(0 if rules.share is None else ring.capacity, np.int8)
+        self._known = np.zeros(0, np.int8)
 
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
@@ -271,9 +271,7 @@ class Ruled(RuledRows):
             if seen != self._seen:
                 self._forget(masses, seen)
             # What other rings changed comes first: it is about the rows before those that are new.
-            for rows, found in rules.waiting(self._number):
-                masses.put(rows >> rules.bits, found, None)
-                self._put_by_value(rows >> rules.bits, found, rows[:0], None)
+            self._move(rules.waiting(self._number))
             # Once: rows that change meanwhile are of the next draw. A read tells if they matter.
             while (stale := masses.stale()) is not None:
                 slots, lost, moment = stale
@@ -281,16 +279,13 @@ class Ruled(RuledRows):
                 rules.until = after << rules.bits | self._number
                 rows = rules.number(slots, self._number)
                 found = rules.take_in(rows, rules.number(lost, self._number), self._whole)
-                if masses.put(slots, found, moment):
-                    self._put_by_value(slots, found, lost, moment)
+                if self._put(slots, found, lost, moment):
                     break
                 rules.is_sound = False  # they were told of rows that a clear has removed
                 rules.begin_call()
                 self._forget(masses, (self._whole.edits(), rules.begun))
             rules.take_back(self._number, self._ring)
-            for rows, found in rules.changed(self._number):
-                masses.put(rows >> rules.bits, found, None)
-                self._put_by_value(rows >> rules.bits, found, rows[:0], None)
+            self._move(rules.changed(self._number))
             self._follows = follows
             rules.is_sound = True
             return masses
@@ -304,13 +299,22 @@ class Ruled(RuledRows):
     def _no_masses(self, weights: RowWeights | None) -> Masses:
         return Masses(self._ring, new_sum_tree(self._ring.capacity), weights)
 
-    def _put_by_value(self, slots: Slots, masses: Floats, lost: Slots, moment: Any) -> None:
-        """Set the masses of rows in the trees of values that have shares."""
-        share, rules = self.rules.share, self.rules
-        if share is not None:
-            trees, of_rows = self._trees(), share.of_rows
-            ring = self._number
-            put_by_value(trees, self._known, of_rows, rules.bits, ring, slots, masses, lost, moment)
+    def _move(self, moved: list[tuple[Slots, Floats]]) -> None:
+        """Set the masses of rows by their numbers."""
+        for rows, masses in moved:
+            self._put(rows >> self.rules.bits, masses, rows[:0], None)
+
+    def _put(self, slots: Slots, masses: Floats, lost: Slots, moment: Any) -> bool:
+        """See ``Masses.put``: of all rows, and of the rows of each value that has a share."""
+        assert self._masses is not None
+        rules, is_put = self.rules, self._masses.put(slots, masses, moment)
+        if is_put and rules.share is not None:
+            if not len(self._known):
+                self._known = np.zeros(self._ring.capacity, np.int8)
+            by_value, of_rows, number = self._trees(), rules.share.of_rows, self._number
+            where = by_value, self._known, of_rows, rules.bits, number
+            put_by_value(*where, slots, masses, lost, moment)
+        return is_put
 
     def _trees(self) -> list[Masses]:
         """The masses of the rows of each value that has a share, as of the last ``over``."""
