@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out
@@ -23,6 +23,7 @@ from cpprb_like._machine.generators import Seed, generator
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Batch, ModelledSource, Source, if_prioritized
+from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._folder import Closing
 from cpprb_like.processes._rowless import Rowless
@@ -267,22 +268,40 @@ class ClusterLearner(Closing, ModelledSource):
         """
         values = read_priorities(priorities)
         given = read_indexes(indexes, len(values))
+        wrong = self._check_update(given, values)
+        if len(wrong):
+            raise IndexError(
+                f"indexes[{wrong[0]}]: expected that of a row of a batch, got {given[wrong[0]]}"
+            )
         with self._lock:
             parts, known = self._batches.names.split(given), self._directory.known
-            for number, places, _ in parts:
-                if number >= len(known):
-                    raise IndexError(
-                        f"indexes[{places[0]}]: expected that of a row of a batch, "
-                        f"got {given[places[0]]}"
-                    )
-            if sum(len(places) for _, places, _ in parts) < len(given):
-                raise IndexError("indexes: expected those of rows of a batch, got negative ones")
             largest = max(self._directory.largest, float(values.max(initial=0.0)))
             self._directory.largest = largest
             for number, places, own in parts:
                 self._updates.update(known[number], own, values[places])
             self._updates.send_ready()
             self._updates.tell_largest()
+
+    def _check_update(
+        self,
+        indexes: NDArray[np.int64],
+        priorities: NDArray[np.float64],  # noqa: ARG002 (checked by the caller)
+    ) -> NDArray[np.intp]:
+        is_wrong = np.full(len(indexes), True)
+        with self._lock:
+            for number, places, _ in self._batches.names.split(indexes):
+                is_wrong[places] = number >= len(self._directory.known)
+        return np.flatnonzero(is_wrong)
+
+    def _check_draw(self, n: int, options: SampleOptions) -> None:
+        self._check_left(n, len(self), options)
+
+    @staticmethod
+    def _check_left(n: int, left: int, options: SampleOptions) -> None:
+        """Raise ``NotEnoughDataError`` unless n rows can be drawn of so many."""
+        if not left or (n > left and not options.replace):
+            wanted = "" if options.replace else f" {n} distinct rows"
+            raise NotEnoughDataError(f"cannot sample{wanted}: the hosts that answer hold {left}")
 
     @if_prioritized
     def get_max_priority(self) -> float:
@@ -412,6 +431,18 @@ class ClusterView(ModelledSource):
 
     def _counts_draws(self) -> bool:
         return self._model._counts_draws()
+
+    def _check_draw(self, n: int, options: SampleOptions) -> None:
+        if self._counts_draws():
+            groups, left = n // self._group_size(), self.buffer._left(self._view)
+            self.buffer._check_left(groups, left, options.but(replace=False))
+        else:
+            self.buffer._check_draw(n, options)
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        return self.buffer._check_update(indexes, priorities)
 
     def _fewer(self, n: int) -> int:
         return min(n - 1, self.buffer._left(self._view))
