@@ -124,6 +124,8 @@ class Rules:
             self.is_sound = True  # no rule was told of anything
             raise
         self._leave(lost)
+        if self.share is not None:
+            self.share.leave(rows)  # values that go with the rows before are not counted
         masses = np.zeros(len(rows))
         while part is not None:
             places, values, gone = part

@@ -25,7 +25,15 @@ from rewound import KINDS, History, Kind
 from scale import LONG, repeats
 
 from cpprb_like import Mixture, NotEnoughDataError, ReplayBuffer
-from cpprb_like.samplers import LegacyUniform, Prioritized, RankBased, Recency, Reverse, Uniform
+from cpprb_like.samplers import (
+    LegacyUniform,
+    Prioritized,
+    RankBased,
+    Recency,
+    Reverse,
+    Uniform,
+    _whole_rows,
+)
 from cpprb_like.samplers._shares import ends_of
 from cpprb_like.samplers._tree_draws import cut
 from cpprb_like.schedules import Linear
@@ -271,6 +279,20 @@ def test_equal_shares_follow_the_values_of_now() -> None:
             view.sample(4)
     rb.update(np.arange(100), task=np.arange(100) % 3)
     assert Counter(view.sample(99)["task"].tolist()) == {0: 33, 1: 33, 2: 33}
+
+
+def test_values_of_rows_that_are_all_replaced_count_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where more rows are new than rules are told of at a time."""
+    monkeypatch.setattr(_whole_rows, "CHUNK", 16)
+    rb = ReplayBuffer(100, FIELDS, seed=0)
+    view = rb.view(Share({"task": "equal"}))
+    for start in (0, 50, 100):
+        rb.add(x=np.arange(100), task=start + np.arange(100) % 50, done=np.zeros(100))
+        assert view.sample(50)["task"].tolist() == list(range(start, start + 50))
+    rb.update(np.arange(100), task=np.arange(100) % 50)
+    assert view.sample(50)["task"].tolist() == list(range(50))
 
 
 def test_values_whose_rows_are_deleted_count_no_more() -> None:
