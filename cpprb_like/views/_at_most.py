@@ -11,6 +11,7 @@ import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
+from cpprb_like._core import Ring
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.views._layer import ViewedRows
 from cpprb_like.views._rule import Moved, Rule
@@ -90,6 +91,7 @@ class _Counts(Rule):
         self._there = np.zeros(rows.numbers, np.bool_)  # whether the slot has a row
         self._used: list[Slots] = []  # rows whose counts changed since ``moved``
         self._saved: dict[int, int] = {}  # counts of rows that were not told of so far
+        self._is_one_ring = isinstance(rows.ring, Ring)
 
     def begin(self) -> None:
         # Counts go by handle, and stay right.
@@ -104,6 +106,8 @@ class _Counts(Rule):
                 given = [self._saved.get(name, 0) for name in names[new].tolist()]
             counts[slots[new]] = given
             self._names[slots] = names
+            for name in names[new].tolist() if self._saved else ():
+                self._saved.pop(name, None)
         self._there[slots] = True
         return counts[slots] < self.m
 
@@ -121,7 +125,8 @@ class _Counts(Rule):
         self._used.append(slots)
 
     def moved(self) -> Moved | None:
-        self._saved = {}  # all rows have been told of
+        if self._is_one_ring:  # else rows of other rings follow
+            self._saved = {}
         if not self._used:
             return None
         slots = np.concatenate(self._used)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import random
@@ -250,6 +251,21 @@ def test_learners_count_each_its_own() -> None:
         for view in views:
             later = [*view.sample(4)["x"], *view.sample(4)["x"]]
             assert set(later[:4]) | set(later[4:]) >= {40, 41, 42, 43}
+
+
+def test_a_copy_of_a_view_of_several_shards_knows_what_was_drawn() -> None:
+    """Of all of them, and so does a copy of it before its first draw."""
+    with SharedReplay(40, FIELDS, writers=3) as replay:
+        for number in range(3):
+            with replay.actor(number) as actor:
+                actor.add(x=np.arange(10) + 10 * number, done=np.zeros(10))
+        learner = replay.learner(Uniform(), seed=0)
+        view = learner.view(AtMost(1))
+        found = view.sample(15)["x"].tolist()
+        other = copy.copy(copy.copy(view))
+        assert other.stats()["rows_used_up"] == 15
+        rest = [*other.sample(8)["x"], *copy.copy(other).sample(7)["x"]]
+        assert sorted([*found, *rest]) == list(range(30))
 
 
 def test_rows_of_a_prefetched_batch_count_when_it_is_made() -> None:
