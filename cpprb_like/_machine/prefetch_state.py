@@ -68,6 +68,8 @@ class PrefetchState:
     when the live state was read.
     """
 
+    has_thread = False  # whether a thread of its own draws
+
     def __init__(self, states: Callable[[], States]) -> None:
         self.states = states
         self.draws: deque[Draw] = deque()  # oldest first; the last may have no result yet
@@ -97,8 +99,17 @@ class PrefetchState:
 
 
 opened: dict[int, PrefetchState] = {}  # states of wanted draws, by ``id``
+
+
+def _forget_threads() -> None:
+    """Forget the states of threads that draw, of which a forked child has none."""
+    for key, owner in opened.copy().items():
+        if owner.has_thread:
+            opened.pop(key, None)
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=opened.clear)  # a child has no drawing thread
+    os.register_at_fork(after_in_child=_forget_threads)
 _here = _Here()
 _numbers = itertools.count()  # order of the draws of all threads
 

@@ -139,6 +139,8 @@ class Prefetcher:
 class _Work(PrefetchState):
     """State that the thread and the learner share. It does not keep the iterator alive."""
 
+    has_thread = True
+
     def __init__(
         self,
         draw: Callable[[], Any],

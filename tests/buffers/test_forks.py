@@ -30,7 +30,7 @@ from cpprb_like._machine.forks import BUFFER, tell, watch
 from cpprb_like.buffers import ReplayMemory
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler
-from cpprb_like.views import Sequences
+from cpprb_like.views import Packed, Sequences
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here"),
@@ -642,3 +642,22 @@ def test_a_method_that_raises_in_a_child(monkeypatch: pytest.MonkeyPatch) -> Non
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
     assert outcome(child) == 0
+
+
+def test_rows_that_wait_for_a_budget_are_dropped_in_a_child_too() -> None:
+    """A clear there forgets them, as in the process that began to draw."""
+    fields: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "ids": {"shape": ("T",)}}
+    rb = ReplayBuffer(100, fields, room={"T": 500}, seed=0)
+    for x in range(60):
+        rb.add(x=x, ids=np.zeros(x % 4 + 1))
+    batches = rb.view(Packed()).batches(items={"T": 20})
+    for _ in range(4):
+        next(batches)
+
+    def job() -> None:
+        rb.clear()
+        rb.add(x=[100], ids=[[0, 0]])
+        assert set(next(batches)["x"].tolist()) == {100}
+
+    assert outcome(job) == 0
+    assert next(batches)["x"].max() < 60
