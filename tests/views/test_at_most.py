@@ -156,9 +156,9 @@ def test_saves_go_on_bit_for_bit(tmp_path: Path, sampler: Any) -> None:
     copies.append(pickle.loads(pickle.dumps(copies[0])))
     for _ in range(3):
         expected = view.sample(5)
-        for copy in copies:
-            same_batches(copy.sample(5), expected)
-    assert {copy.stats()["rows_used_up"] for copy in copies} == {view.stats()["rows_used_up"]}
+        for one in copies:
+            same_batches(one.sample(5), expected)
+    assert {one.stats()["rows_used_up"] for one in copies} == {view.stats()["rows_used_up"]}
 
 
 @pytest.mark.parametrize("sampler", [Uniform(), Prioritized(1.0, eps=0.0)])
