@@ -119,6 +119,8 @@ class ShareOfRows(Rule):
                 if share != 0
             }
         self._has_schedule = any(callable(one) for one in (self._shares or {}).values())
+        # What ``ends`` returned last, and the order of the values that it was computed of.
+        self._ends: tuple[Slots, tuple[list[int], list[int]]] | None = None
         self._number(np.zeros(0))
         self.begin()
 
@@ -135,7 +137,6 @@ class ShareOfRows(Rule):
         """Give values the numbers from 0 on."""
         order = values.argsort()
         self._values, self._order, self._sorted = values, order, values[order]
-        self._ends: tuple[list[int], list[int]] | None = None
 
     @property
     def n_values(self) -> int:
@@ -213,10 +214,12 @@ class ShareOfRows(Rule):
 
     def ends(self, time: int) -> tuple[list[int], list[int]]:
         """The numbers of ``shares``, and the cumulative shares, as integers from 0 on."""
-        if self._ends is None or self._has_schedule:
+        order, known = self._order, self._ends  # another thread may number values anew meanwhile
+        if known is None or known[0] is not order or self._has_schedule:
             found = self.shares(time)
-            self._ends = [number for number, _ in found], ends_of(tuple([one for _, one in found]))
-        return self._ends
+            ends = [number for number, _ in found], ends_of(tuple([one for _, one in found]))
+            known = self._ends = order, ends
+        return known[1]
 
     def shares_of(self, values: Collection[Any], time: int) -> list[tuple[Any, float]]:
         """``shares`` of these values, of which rows may be elsewhere: values, and shares."""

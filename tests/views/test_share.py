@@ -295,6 +295,35 @@ def test_values_of_rows_that_are_all_replaced_count_no_more(
     assert view.sample(50)["task"].tolist() == list(range(50))
 
 
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized])
+def test_values_that_another_thread_meets_amid_a_draw_are_drawn_later(
+    sampler: Callable[[], Any],
+) -> None:
+    """By each draw from the next one on."""
+    line, last = 1, 1
+    while line <= last:
+        rb = ReplayBuffer(100, FIELDS, sampler=sampler(), seed=0)
+        view = rb.view(Share({"task": "equal"}))
+
+        def meet(rb: ReplayBuffer = rb, view: Any = view) -> None:
+            rb.add(x=[2], task=[2], done=[False])
+            view.sample(3)
+
+        rb.add(x=[0, 1], task=[0, 1], done=[False] * 2)
+        thread = threading.Thread(target=meet)
+
+        def run(thread: threading.Thread = thread) -> None:
+            thread.start()
+            thread.join(0.01)  # it may wait for this draw
+
+        with cut_at(line, run, lambda path: path.endswith(("_share.py", "_shares.py"))) as count:
+            view.sample(4)
+        last, line = count[0], line + 1
+        if thread.ident is not None:
+            thread.join()
+            assert view.sample(3)["task"].tolist() == [0, 1, 2]
+
+
 def test_values_whose_rows_are_deleted_count_no_more() -> None:
     """Also where no new row lies in their slots."""
     rb = ReplayBuffer(100, FIELDS, seed=0)
