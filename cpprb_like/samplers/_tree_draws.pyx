@@ -81,7 +81,7 @@ cdef class TreeDraws(DerivedState):
         ``ends`` are cumulative shares from 0 on, as integers. The share of a part without weights goes
         to the others. A part has its share of n rows, rounded down or up at random: see ``cut``. Returns
         the slots and the weights, part by part, and of each row the sum of the weights of its part,
-        divided by the share of this part; or None, and nothing is drawn, if no part has weights.
+        divided by the share of this part; or None if no part has weights, or one lost its own meanwhile.
         """
         cdef Manner manner = STRATIFIED if stratified else INDEPENDENT
         cdef intp_t k, row, count = c_index(n), first, behind
@@ -112,7 +112,8 @@ cdef class TreeDraws(DerivedState):
                 one, first, behind = trees[k], places[k], places[k + 1]
                 if first == behind:
                     continue
-                one.tree.c_draw_leaves(bitgen, manner, leaves + first, values + first, behind - first)
+                if not one.tree.c_draw_leaves(bitgen, manner, leaves + first, values + first, behind - first):
+                    return None  # the collector may have run the code of others
                 total = one.tree.c_total() / ((own[k + 1] - own[k]) / own[len(trees)])
                 for row in range(first, behind):
                     sums[row] = total

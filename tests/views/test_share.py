@@ -324,6 +324,26 @@ def test_values_that_another_thread_meets_amid_a_draw_are_drawn_later(
             assert view.sample(3)["task"].tolist() == [0, 1, 2]
 
 
+def test_a_part_that_loses_its_weights_amid_a_draw_gives_no_rows() -> None:
+    """Such as by a thread that takes its turn when a finalizer runs."""
+    view = filled().view(Share({"task": {0: 1, 1: 1}}))
+    view.sample(1)
+    shared: Any = view._now.starts
+    every = shared.every
+    trees = every.trees([0, 1])
+
+    class Meddling(int):
+        def __radd__(self, other: int) -> int:
+            trees[0].put(np.arange(60), np.zeros(60), None)
+            return int(self) + other
+
+    ends = [0, Meddling(1), 2]
+    rng = np.random.default_rng(0)
+    assert every._now().draw_parts(trees, ends, 8, rng, stratified=False) is None
+    drawn = every._now().draw_parts(trees, [0, 1, 2], 8, rng, stratified=False)
+    assert set(drawn[0] % 4) == {1}
+
+
 def test_values_whose_rows_are_deleted_count_no_more() -> None:
     """Also where no new row lies in their slots."""
     rb = ReplayBuffer(100, FIELDS, seed=0)
