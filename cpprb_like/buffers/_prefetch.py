@@ -95,9 +95,10 @@ class Prefetcher:
             work.draws.popleft()
             if draw.generation != work.generation or not draw.claim():
                 continue  # drawn before the source was restored, or dropped
-            at_once(draw.rows.returned())
             if draw.kind is Kind.BATCH:
+                at_once(draw.rows.returned())
                 return draw.value
+            draw.rows.give_back()  # such as of a batch that could not be converted
             if draw.kind is Kind.END:
                 self.close()
             elif isinstance(draw.value, NotEnoughDataError):

@@ -369,6 +369,27 @@ def test_a_batch_that_cannot_be_made_loses_no_row(monkeypatch: pytest.MonkeyPatc
     assert pickle.loads(pickle.dumps(small)).stats()["rows_left"] == 0
 
 
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"items": {"T": 50}}])
+def test_a_batch_ahead_that_cannot_be_converted_loses_no_row(options: dict[str, Any]) -> None:
+    """Such as for lack of memory on a device."""
+    view = filled().view(AtMost(1), Packed())
+    batches = view.batches(**options, prefetch=1)
+    work: Any = batches._prefetcher
+    failed: list[Any] = []
+
+    def fails(batch: Any) -> Any:
+        if len(failed) < 3:
+            failed.append(batch)
+            raise MemoryError("no room")
+        return batch
+
+    work._work.make = fails
+    for _ in range(3):
+        with pytest.raises(MemoryError):
+            next(batches)
+    assert sorted(drain(batches)) == list(range(CAPACITY))
+
+
 def test_an_interrupt_at_any_line_has_no_row_come_twice() -> None:
     """Rows of the batch are used up, or come in the next one, here and in a copy."""
 
