@@ -250,13 +250,16 @@ class Rules:
     def drawn(self, choice: Choice) -> None:
         """Tell the rules that count draws that a batch has been made of these rows.
 
-        A row that was overwritten since counts no more.
+        A row that was overwritten or cleared since counts no more.
         """
         if not self.counts:
             return
         with self.lock:
             self.begin_call()
-            there = choice.names_of(choice.rows) == choice.names
+            try:
+                there = choice.names_of(choice.rows) == choice.names
+            except IndexError:  # the ring was cleared
+                there = np.zeros(len(choice.rows), np.bool_)
             for rule in self._counting:
                 rule.drawn(choice.rows[there])
             self.is_sound = True

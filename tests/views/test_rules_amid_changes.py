@@ -117,6 +117,26 @@ def test_rows_that_take_the_slots_of_drawn_ones_do_not_count() -> None:
     assert sorted(numbers(view.sample(8))) == list(range(8, 16))
 
 
+@pytest.mark.parametrize("n", [0, 2])
+def test_a_clear_before_drawn_rows_are_counted(n: int) -> None:
+    """The batch is returned, and the rows that follow have not been drawn."""
+    rb = ReplayBuffer(8, FIELDS, seed=0)
+    rb.add(**rows_of(range(8), range(8)))
+    calls: list[int] = []
+
+    def clear() -> None:
+        calls.append(0)
+        if len(calls) == 1:
+            rb.clear()
+            if n:
+                rb.add(**rows_of(range(8, 8 + n), range(n)))
+
+    view = rb.view(AtMost(1), Late(clear))
+    assert len(set(numbers(view.sample(4)))) == 4
+    rb.add(**rows_of(range(8 + n, 16), range(8 - n)))
+    assert sorted(numbers(view.sample(8))) == list(range(8, 16))
+
+
 def test_a_draw_within_a_draw_is_refused() -> None:
     """A signal handler that drew gave rows too often, as they were not counted yet."""
     rb = ReplayBuffer(8, FIELDS, seed=0)
