@@ -84,6 +84,11 @@ class PrefetchState:
         """Void the draws that were not returned, with ``turn`` held."""
         self.generation += 1
 
+    def drop_draws(self) -> None:
+        """Drop the batches that wait, as no thread draws any more."""
+        for draw in self.draws.copy():
+            draw.drop()
+
     @contextmanager
     def drawing(self, draw: Draw) -> Iterator[None]:
         """Make a draw the current one of this thread, with ``turn`` held by the caller."""
@@ -102,10 +107,11 @@ opened: dict[int, PrefetchState] = {}  # states of wanted draws, by ``id``
 
 
 def _forget_threads() -> None:
-    """Forget the states of threads that draw, of which a forked child has none."""
+    """Forget the states of threads that draw, and their batches: a forked child has neither."""
     for key, owner in opened.copy().items():
         if owner.has_thread:
             opened.pop(key, None)
+            owner.drop_draws()
 
 
 if hasattr(os, "register_at_fork"):

@@ -190,13 +190,10 @@ class _Work(PrefetchState):
         opened.pop(id(self), None)
         _running.discard(self)
 
-    def drop_all(self) -> None:
-        """Drop the batches that wait, as no thread draws any more."""
-        with self.turn:
-            for draw in self.draws.copy():
-                draw.drop()
-            if self.end is not None:
-                self.end()
+    def drop_draws(self) -> None:
+        super().drop_draws()
+        if self.end is not None:
+            self.end()
 
     def first(self) -> Draw:
         """Wait for the oldest draw. It stays in ``draws``, so an interrupt loses nothing."""
@@ -253,7 +250,8 @@ def _run(work: _Work, unclaimed: list[bool]) -> None:
             work.attempt()
     finally:
         work.leave()
-        work.drop_all()
+        with work.turn:
+            work.drop_draws()
         work.over = True
         work.ready.put(True)
 

@@ -23,6 +23,7 @@ from forked import SECONDS, outcome, start
 from interruptions import Cut
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from scale import LONG, repeats
+from threads import eventually
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._core import Ring
@@ -30,7 +31,7 @@ from cpprb_like._machine.forks import BUFFER, tell, watch
 from cpprb_like.buffers import ReplayMemory
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler
-from cpprb_like.views import Packed, Sequences
+from cpprb_like.views import AtMost, Packed, Sequences
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here"),
@@ -661,3 +662,25 @@ def test_rows_that_wait_for_a_budget_are_dropped_in_a_child_too() -> None:
 
     assert outcome(job) == 0
     assert next(batches)["x"].max() < 60
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"items": {"T": 20}}])
+def test_rows_of_batches_ahead_are_as_not_drawn_in_a_child(options: dict[str, Any]) -> None:
+    """As in any copy of a view: the batches stay in the process that began to draw."""
+    fields: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "ids": {"shape": ("T",)}}
+    rb = ReplayBuffer(100, fields, room={"T": 500}, seed=0)
+    for x in range(60):
+        rb.add(x=x, ids=np.zeros(x % 4 + 1))
+    view = rb.view(AtMost(1), Packed())
+    with view.batches(**options, prefetch=2) as batches:
+        returned = [x for _ in range(3) for x in next(batches)["x"].tolist()]
+        eventually(lambda: view.stats()["rows_left"] < 60 - len(returned))
+
+        def job() -> None:
+            rest = view.sample(60 - len(returned))["x"].tolist()
+            assert sorted([*returned, *rest]) == list(range(60))
+
+        assert outcome(job) == 0
+        returned += next(batches)["x"].tolist()
+    rest = view.sample(60 - len(returned))["x"].tolist()
+    assert sorted([*returned, *rest]) == list(range(60))
