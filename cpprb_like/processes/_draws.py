@@ -319,11 +319,19 @@ class MassesTogether(TreesTogether):
         known: dict[int, RowWeights] = {} if self.weights is None else self.weights.members
         if self.weights is not None:
             self.weights._sync()
-        numbers = [number for number, _ in self.ring.usable_rings]
-        for number in numbers:
-            self.of(number).over(known.get(number))
+        rings = [(number, self.of(number)) for number, _ in self.ring.usable_rings]
+        for is_last in (False, True):
+            try:
+                for number, ruled in rings:
+                    ruled.over(known.get(number))
+                break
+            except ValueError:
+                # ``Share`` may know more values than it takes, of rows of later rings that are
+                # gone. Rules begin anew after an error, and then know what is there.
+                if is_last or rings[0][1].rules.share is None:
+                    raise
         # Once more: what one ring has may change masses of the rows of others.
-        found = [(number, self.of(number).over(known.get(number))) for number in numbers]
+        found = [(number, ruled.over(known.get(number))) for number, ruled in rings]
         return [(number, one) for number, one in found if one.total > 0.0]
 
 

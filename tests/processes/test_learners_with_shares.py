@@ -124,3 +124,22 @@ def test_parts_are_right_beside_an_actor_that_overwrites_rows(sampler: Any, repl
             assert batch["task"].tolist() == [0] * 16 + [1] * 48
             assert batch["x"].min() >= written
             assert replace or len(set(batch["x"].tolist())) == 64
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized])
+def test_values_that_are_replaced_in_all_shards_count_no_more(sampler: Any) -> None:
+    """Between two draws; more than 64 that are there are refused."""
+    with SharedReplay(200, FIELDS, writers=2) as replay:
+        actors = [replay.actor(number) for number in range(2)]
+        view = replay.learner(sampler(), seed=0).view(Share({"task": "equal"}))
+        none = np.zeros(100)
+        for start in (0, 50, 100, 10):
+            for actor in actors:
+                actor.add(x=np.arange(100), task=start + np.arange(100) % 50, done=none)
+            assert sorted(view.sample(50)["task"].tolist()) == list(range(start, start + 50))
+        actors[0].add(x=np.arange(100), task=np.arange(100) % 15 + 100, done=none)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="at most 64 values"):
+                view.sample(4)
+        actors[0].add(x=np.arange(100), task=np.arange(100) % 2 + 10, done=none)
+        assert sorted(view.sample(50)["task"].tolist()) == list(range(10, 60))
