@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cpprb_like._machine import waiting
+from cpprb_like._machine.of_thread import OfThread
 from cpprb_like._machine.unreturned import Unreturned, batch_waits
 
 States = Iterable[tuple[object, dict[str, Any]]]  # an object, and its attributes or state
@@ -54,10 +55,6 @@ class Draw:
         """Drop the batch, unless it was claimed; its rows may be drawn again."""
         if self.claim():
             self.rows.give_back()
-
-
-class _Here(threading.local):
-    current: tuple[PrefetchState, Draw] | None = None
 
 
 class PrefetchState:
@@ -95,12 +92,9 @@ class PrefetchState:
         if draw.ahead:
             self.draws.append(draw)
             draw.states = {id(element): (element, state) for element, state in self.states()}
-        outer, _here.current = _here.current, (self, draw)
-        try:
-            with batch_waits(draw.rows if draw.ahead else None):
-                yield
-        finally:
-            _here.current = outer
+        rows = draw.rows if draw.ahead else None
+        with _current.holding(self.turn, (self, draw)), batch_waits(self.turn, rows):
+            yield
 
 
 opened: dict[int, PrefetchState] = {}  # states of wanted draws, by ``id``
@@ -116,7 +110,7 @@ def _forget_threads() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
-_here = _Here()
+_current = OfThread[tuple[PrefetchState, Draw]]()
 _numbers = itertools.count()  # order of the draws of all threads
 
 
@@ -125,7 +119,7 @@ def wanted_since(began: float) -> float | None:
 
     None for a draw ahead without a waiting caller. Times are those of ``time.monotonic``.
     """
-    owner, draw = _here.current or (None, None)
+    owner, draw = _current.get() or (None, None)
     if owner is None or draw is None or not draw.ahead:
         return began
     asked = owner.asked if owner.draws[0] is draw else None
@@ -134,10 +128,11 @@ def wanted_since(began: float) -> float | None:
 
 def sleep(seconds: float) -> None:
     """Sleep with the turn released; ``DrawCanceledError`` if the draw is not wanted any more."""
-    if _here.current is None:
+    current = _current.get()
+    if current is None:
         waiting.sleep(seconds)
         return
-    owner, draw = _here.current
+    owner, draw = current
     owner.turn.release()
     try:
         waiting.sleep(seconds)

@@ -7,15 +7,16 @@ batches wait (``buffers._prefetch``, ``buffers._budget``), and what rules do (``
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cpprb_like._machine.of_thread import OfThread
 
 __all__ = [
     "Unreturned",
@@ -89,42 +90,38 @@ class Unreturned:
         return first, rest, changes
 
 
-class _Here(threading.local):
-    batch: Unreturned | None = None
-    start = 0
+# The batch in which rows of this thread wait, if they do; and the row at which a part begins.
+_here = OfThread[tuple["Unreturned | None", int]]()
 
 
-_here = _Here()
+def batch_waits(lock: Any, batch: Unreturned | None) -> AbstractContextManager[None]:
+    """Have rows that this thread draws wait in ``batch``; None: they are returned at once.
 
-
-@contextmanager
-def batch_waits(batch: Unreturned | None) -> Iterator[None]:
-    """Have rows that this thread draws wait in ``batch``; None: they are returned at once."""
-    outer = _here.batch, _here.start
-    _here.batch, _here.start = batch, 0
-    try:
-        yield
-    finally:
-        _here.batch, _here.start = outer
+    The thread holds the lock, a reentrant one.
+    """
+    return _here.holding(lock, (batch, 0))
 
 
 @contextmanager
 def part_begins(start: int) -> Iterator[None]:
     """Let this thread draw the part of a batch that begins at its row ``start``."""
-    outer = _here.start
-    _here.start = outer + start
-    try:
+    found = _here.found()
+    if found is None:
         yield
-    finally:
-        _here.start = outer
+        return
+    lock, (batch, outer) = found
+    with _here.holding(lock, (batch, outer + start)):
+        yield
 
 
 def note_drawn(rules: WaitingRows, handles: Handles) -> None:
     """Note rows that were drawn and counted, if their batch waits."""
-    if _here.batch is not None:
-        _here.batch.add(rules, handles, _here.start)
+    batch, start = _here.get() or (None, 0)
+    if batch is not None:
+        batch.add(rules, handles, start)
 
 
 def waiting_batch() -> Unreturned | None:
     """The batch in which rows that this thread draws wait."""
-    return _here.batch
+    batch, _ = _here.get() or (None, 0)
+    return batch

@@ -117,7 +117,7 @@ class BudgetDraws(PrefetchState):
 
     def next_ahead(self) -> Batch:
         """The next batch, for a caller that is ``drawing`` itself."""
-        with self._one:
+        with self._one, drawing_pieces(self._one, None):
             plan = self._plan
             n, is_full = self._fill()
             taken, kept, left = [], [], n
@@ -186,7 +186,7 @@ class BudgetDraws(PrefetchState):
     def _draw_piece(self, n: int) -> Piece:
         counted = Unreturned()
         try:
-            with drawing_pieces(self._room), batch_waits(counted):
+            with drawing_pieces(self._one, self._room), batch_waits(self._one, counted):
                 return Piece(self._draw(n), n, counted)
         except BaseException:  # a mixture may have drawn a part of the rows
             counted.give_back()

@@ -154,13 +154,10 @@ class View(Source):
         else:
             choice = Choice()
             draw = partial(now.draw_shaped, rules, n, options, choice)
-            with rules.turn:
-                rules.begin_draw(choice)
-                try:
-                    batch = self._draw(plan, draw, n, arrays, options.indexes)
-                    rules.drawn(choice)
-                finally:
-                    rules.end_draw()
+            rules.check_turn()
+            with rules.turn, rules.choices.holding(rules.turn, choice):
+                batch = self._draw(plan, draw, n, arrays, options.indexes)
+                rules.drawn(choice)
         if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})

@@ -8,7 +8,6 @@ as those of an older version. Rows have numbers: their slots, or with several ri
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Batch, Floats, Slots
 from cpprb_like._machine.forks import EPOCH, INNERMOST, watch
+from cpprb_like._machine.of_thread import OfThread
 from cpprb_like._machine.unreturned import Handles, note_drawn
 from cpprb_like._rows.row_handles import find_rows, without_row
 from cpprb_like.samplers._whole_rows import RowsChangedError, WholeRows
@@ -34,10 +34,6 @@ class Choice:
         self.rows: Slots = np.empty(0, np.intp)
         self.names: Any = self.rows
         self.names_of: Callable[[Slots], Any] = lambda rows: rows
-
-
-def no_choice() -> None:
-    """In place of a reference to a choice."""
 
 
 class Rules:
@@ -83,7 +79,7 @@ class Rules:
         self.given_back = deque[Handles]()
         self._back_of: dict[int, list[Handles]] = {}
         self.until = 0  # rows from this handle on are told of later
-        self._choice: Callable[[], Any] = no_choice  # that of the present turn
+        self.choices = OfThread[Choice]()  # that of the present turn
         self.is_sound = True  # whether no call of the rules was interrupted
         self.begun = 0  # how often the rules have begun anew
         self.lock, self.turn = threading.RLock(), threading.RLock()
@@ -237,15 +233,13 @@ class Rules:
             found: Slots = self.group.members(leaders).ravel()
         return found
 
-    def begin_draw(self, choice: Choice) -> None:
-        """Begin a draw; in a turn, whose rows are not counted yet, no other one begins."""
-        if self._choice() is not None:
-            raise RuntimeError("sample: this thread is drawing a batch of this view already")
-        self._choice = weakref.ref(choice)
+    def check_turn(self) -> None:
+        """Raise ``RuntimeError`` within a draw of this thread, whose rows are not counted yet.
 
-    def end_draw(self) -> None:
-        """End a draw. After an interrupt it has ended when its choice is gone."""
-        self._choice = no_choice
+        Called before ``turn`` is taken.
+        """
+        if self.choices.get() is not None:
+            raise RuntimeError("sample: this thread is drawing a batch of this view already")
 
     def drawn(self, choice: Choice) -> None:
         """Tell the rules that count draws that a batch has been made of these rows.

@@ -8,9 +8,8 @@ layouts (``_item_layouts``), the copies (``_rows.item_copies``), and the rows (`
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -26,6 +25,7 @@ from cpprb_like._fields.field import Field
 from cpprb_like._fields.schema import ColumnSpec, Schema, check_out
 from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like._machine.machine_memory import require
+from cpprb_like._machine.of_thread import OfThread
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
 from cpprb_like._rows.item_copies import (
@@ -62,26 +62,17 @@ LARGE_NBYTES = 2**16  # least array that uses memory of the ring's pool
 BYTE = Column("bytes", np.dtype(np.uint8), (), 0, 0, 1)
 
 
-class _Here(threading.local):
-    room: Mapping[str, int] | None = None
+_room = OfThread["Mapping[str, int] | None"]()
 
 
-_here = _Here()
+def drawing_pieces(lock: Any, room: Mapping[str, int] | None) -> AbstractContextManager[None]:
+    """Let this thread draw pieces of batches, for ``ItemPlan.join_pieces``; None: whole ones.
 
-
-@contextmanager
-def drawing_pieces(room: Mapping[str, int]) -> Iterator[None]:
-    """Let this thread draw pieces of batches, for ``ItemPlan.join_pieces``.
-
-    For each axis they have one column, numbers of items in place of masks or offsets. Packed pieces
-    have no filler, and arrays with at least as many places by axis as ``room`` has, so that rows
-    can be put behind theirs without a copy.
+    For each axis pieces have one column, numbers of items in place of masks or offsets. Packed
+    pieces have no filler, and arrays with at least as many places by axis as ``room`` has, so that
+    rows can be put behind theirs without a copy. The thread holds the lock, a reentrant one.
     """
-    _here.room = room
-    try:
-        yield
-    finally:
-        _here.room = None
+    return _room.holding(lock, room)
 
 
 class RaggedFields:
@@ -233,7 +224,7 @@ class LaidItems:
 
     def mark_rows(self, axis: str, items: PlacedItems, lead: tuple[int, ...]) -> Batch:
         """The further columns of an axis, or its column of a piece, of the shape ``lead``."""
-        if _here.room is None:
+        if _room.get() is None:
             return self.mark(axis, items)
         return {self.names_of_marks[axis][0]: items.counts.reshape(lead)}
 
@@ -371,7 +362,7 @@ class PaddedItems(LaidItems):
         found: Batch = {}
         marks: Batch = {}
         lengths: dict[str, int] = {}
-        for axis in plan.axes if are_pieces or _here.room is not None else ():
+        for axis in plan.axes if are_pieces or _room.get() is not None else ():
             counts = np.concatenate([self.counts_in(axis, part) for part in parts])
             items = self.place(axis, counts.shape, counts.reshape(-1))
             lengths[axis], marks = items.length, marks | self.mark_rows(axis, items, counts.shape)
@@ -452,7 +443,7 @@ class PackedItems(LaidItems):
         return found | {f"{axis}_longest": ColumnSpec(np.dtype(np.int64), ())}
 
     def _has_filler(self, axis: str) -> bool:
-        return _here.room is None and (axis in self.totals or self.multiples.get(axis, 1) > 1)
+        return _room.get() is None and (axis in self.totals or self.multiples.get(axis, 1) > 1)
 
     def place(
         self,
@@ -470,8 +461,8 @@ class PackedItems(LaidItems):
                     "give a greater total"
                 )
             items.bounds, items.length = np.append(items.bounds, length), length
-        elif _here.room is not None:
-            items.length = max(items.used, _here.room.get(axis, 0))
+        elif (room := _room.get()) is not None:
+            items.length = max(items.used, room.get(axis, 0))
         self._check_length(axis, items.length)
         return items
 
@@ -535,7 +526,7 @@ class PackedItems(LaidItems):
         placed: dict[str, PlacedItems] = {}
         ends: dict[str, list[int]] = {}  # by axis: ends of the parts, from 0 on
         leads: dict[str, tuple[int, ...]] = {}
-        are_pieces = are_pieces or _here.room is not None
+        are_pieces = are_pieces or _room.get() is not None
         for axis in plan.axes:
             each = [part[self.names_of_marks[axis][0]] for part in parts]
             if not are_pieces:

@@ -20,7 +20,7 @@ from threads import eventually, run_together
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer, load
 from cpprb_like.buffers import Mixture
-from cpprb_like.limiters import RateLimited, SampleToInsertRatio
+from cpprb_like.limiters import MinSize, RateLimited, SampleToInsertRatio
 from cpprb_like.processes import SharedReplay
 from cpprb_like.views import Among, AtMost, Groups, Layer, Packed, Rule, Sequences, Share
 from cpprb_like.views._items_of_batch import ItemPlan
@@ -470,3 +470,35 @@ def test_threads_get_different_rows(prefetch: int) -> None:
             assert not {*returned[:before]} & {*left}
             assert {*range(known)} <= {*returned, *left}
         assert sorted(returned + drain(batches)) == list(range(added))
+
+
+def test_draws_after_an_interrupt_at_any_line_are_of_no_batch_by_a_budget() -> None:
+    """They had the columns of pieces of batches, and waits of limiters raised ``RuntimeError``."""
+    rb = RateLimited(filled(20), MinSize(30, timeout=0.001))
+
+    def look(made: Any) -> list[str]:
+        view, _ = made
+        with pytest.raises(TimeoutError):
+            rb.sample(1)
+        waiting = view._now.rules.unreturned
+        before = sum(map(len, waiting.values()))
+        view.sample(1)
+        assert sum(map(len, waiting.values())) == before
+        return sorted(filled(20).view(Packed()).sample(2))
+
+    def make() -> Any:
+        view = filled(20).view(AtMost(1), Packed())
+        return view, view.batches(items={"T": 30})
+
+    assert "T_offsets" in look(make())
+    kept: list[Any] = []  # tracebacks that are kept keep the frames that were cut
+
+    def call(made: Any) -> None:
+        try:
+            next(made[1])
+        except BaseException as error:
+            kept.append(error)
+            raise
+
+    cut_everywhere(make, call, look, looks_first=False)
+    assert kept
