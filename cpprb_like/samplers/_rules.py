@@ -71,6 +71,9 @@ class Rules:
             for number, (name, _, rule) in enumerate(parts)
             if defines(rule, "moved")
         ]
+        # Rules that are asked which masses moved at each draw.
+        self._asked = [rule for *_, rule in self._moving if not rule.moves_with_rows]
+        self._has_news = False  # whether rules were told of anything since they were asked
         self.counts = bool(self._counting)
         self.has_stats = any(defines(rule, "stats") for *_, rule in parts)
         self.shape_draws = self.counts or self.group is not None
@@ -88,9 +91,9 @@ class Rules:
 
     @property
     def is_still(self) -> bool:
-        """Whether masses change with rows alone, and none waits or is being computed."""
+        """Whether masses are those of the last call, unless rows have changed since."""
         is_waiting = self._waiting or self.given_back or self._back_of
-        return self.is_sound and not is_waiting and not self._moving
+        return self.is_sound and not (is_waiting or self._has_news or self._asked)
 
     def begin_call(self) -> None:
         """Begin to tell the rules of rows: ``is_sound`` is set when that is done.
@@ -168,6 +171,7 @@ class Rules:
 
     def changed(self, ring: int) -> list[tuple[Slots, Floats]]:
         """Rows of a ring whose masses have changed although they were not edited, and masses."""
+        self._has_news = False
         for number, name, rule in self._moving:
             moved = rule.moved()
             if moved is None:
@@ -256,7 +260,7 @@ class Rules:
                 there = np.zeros(len(choice.rows), np.bool_)
             for rule in self._counting:
                 rule.drawn(choice.rows[there])
-            self.is_sound = True
+            self._has_news = self.is_sound = True
             note_drawn(self, choice.names)
 
     def take_back(self, number: int, ring: Any) -> None:

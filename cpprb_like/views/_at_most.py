@@ -84,6 +84,8 @@ class AtMost(Rule):
 class _Counts(Rule):
     """How often each row was drawn."""
 
+    moves_with_rows = True
+
     def __init__(self, m: int, rows: ViewedRows) -> None:
         self.m, self._ring = m, rows.ring
         # Handle of the row in each slot, 0 if there was none so far; how often it was drawn.

@@ -99,6 +99,8 @@ class _Groups(Rule):
     Rows of a group that is complete are linked in a circle, in the order in which they came.
     """
 
+    moves_with_rows = True
+
     def __init__(self, key: str, k: int, rows: ViewedRows) -> None:
         self.group_size, self._key, self._ring = k, key, rows.ring
         self._names = np.zeros(rows.numbers, np.int64)  # handle of the row in each slot; 0: none

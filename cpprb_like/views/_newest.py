@@ -203,6 +203,11 @@ class AtLeast(Versions):
         """A function is asked by the process that draws."""
         return callable(self._layer.at_least)
 
+    @property
+    def moves_with_rows(self) -> bool:  # type: ignore[override]
+        """Without a function."""
+        return not self.has_said_value
+
     def ask(self) -> int | None:
         """The cut of now."""
         given: Any = self._layer.at_least
@@ -219,6 +224,8 @@ class AtLeast(Versions):
 
 class NewestVersions(Versions):
     """A cut that leaves k versions; without older rows it is ``LEAST``."""
+
+    moves_with_rows = True
 
     def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
         super().__init__(layer, dtype, numbers)

@@ -62,6 +62,8 @@ class Rule(Layer):
     has_reference = False
     # Whether masses depend on a value that the process which draws says: see ``Newest``.
     has_said_value = False
+    # Whether ``moved`` has rows only after ``masses``, ``leave`` or ``drawn``.
+    moves_with_rows = False
 
     def follows(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
         """Names of the fields whose values say the masses; by default none."""
