@@ -82,40 +82,52 @@ cdef class TreeDraws(DerivedState):
         to the others. A part has its share of n rows, rounded down or up at random: see ``cut``. Returns
         the slots and the weights, part by part, and of each row the sum of the weights of its part,
         divided by the share of this part; or None if no part has weights, or one lost its own meanwhile.
+        Under the generator's lock no Python code runs.
         """
         cdef Manner manner = STRATIFIED if stratified else INDEPENDENT
-        cdef intp_t k, row, count = c_index(n), first, behind
+        cdef intp_t k, row, count = c_index(n), n_parts = len(trees), n_ends = n_parts + 1
         cdef int64_t stop
-        cdef float64_t total
+        cdef float64_t number, total
+        cdef bint is_drawn = True
         cdef TreeDraws one
-        cdef list places, own = [0]
+        cdef list own = [0]
         cdef cnp.ndarray slots = c_numbers(1, &count, cnp.NPY_INTP)
         cdef cnp.ndarray weights = c_numbers(1, &count, cnp.NPY_FLOAT64)
         cdef cnp.ndarray totals = c_numbers(1, &count, cnp.NPY_FLOAT64)
+        cdef cnp.ndarray ends_of_parts = c_numbers(1, &n_ends, cnp.NPY_INTP)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(slots)
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
         cdef float64_t* sums = <float64_t*> cnp.PyArray_DATA(totals)
-        if len(ends) != len(trees) + 1:
-            raise ValueError(f"ends: expected {len(trees) + 1}, got {len(ends)}")
+        cdef intp_t* places = <intp_t*> cnp.PyArray_DATA(ends_of_parts)
+        if len(ends) != n_ends:
+            raise ValueError(f"ends: expected {n_ends}, got {len(ends)}")
+        for k in range(n_parts):
+            one = trees[k]
+            one.c_sync_weights()
+            own.append(own[k] + ends[k + 1] - ends[k] if one.tree.c_total() > 0.0 else own[k])
+        if own[n_parts] == 0:
+            return None
         bit_generator = rng.bit_generator
         cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
         with bit_generator.lock:
+            number = bitgen.next_double(bitgen.state)
+        for k, place in enumerate(cut(n, own, number)):
+            places[k] = place
+        with bit_generator.lock:
             stop = self.ring.c_stop()
-            for k in range(len(trees)):
-                one = trees[k]
-                one.c_sync_weights()
-                own.append(own[k] + ends[k + 1] - ends[k] if one.tree.c_total() > 0.0 else own[k])
-            if own[len(trees)] == 0:
-                return None
-            places = cut(n, own, bitgen.next_double(bitgen.state))
-            for k in range(len(trees)):
-                one, first, behind = trees[k], places[k], places[k + 1]
-                if first == behind:
-                    continue
-                if not one.tree.c_draw_leaves(bitgen, manner, leaves + first, values + first, behind - first):
-                    return None  # the collector may have run the code of others
-                total = one.tree.c_total() / ((own[k + 1] - own[k]) / own[len(trees)])
-                for row in range(first, behind):
+            for k in range(n_parts):
+                count = places[k + 1] - places[k]
+                if count:
+                    one = trees[k]
+                    one.c_sync_weights()
+                    is_drawn &= one.tree.c_draw_leaves(bitgen, manner, leaves + places[k], values + places[k], count)
+                    sums[places[k]] = one.tree.c_total()
+        if not is_drawn:
+            return None
+        for k in range(n_parts):
+            if places[k] < places[k + 1]:
+                total = sums[places[k]] / ((own[k + 1] - own[k]) / own[n_parts])
+                for row in range(places[k], places[k + 1]):
                     sums[row] = total
         self.drawn = stop
         return slots, weights, totals
