@@ -27,6 +27,8 @@ class OfThread(threading.local, Generic[T]):
 
     def get(self) -> T | None:
         """The value of this thread, or None."""
+        if self._found is None:  # mostly: without a further call
+            return None
         found = self.found()
         return None if found is None else found[1]
 

@@ -443,7 +443,8 @@ class PackedItems(LaidItems):
         return found | {f"{axis}_longest": ColumnSpec(np.dtype(np.int64), ())}
 
     def _has_filler(self, axis: str) -> bool:
-        return _room.get() is None and (axis in self.totals or self.multiples.get(axis, 1) > 1)
+        is_rounded = axis in self.totals or self.multiples.get(axis, 1) > 1
+        return is_rounded and _room.get() is None
 
     def place(
         self,
